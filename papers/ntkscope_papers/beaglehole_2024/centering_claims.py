@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS
 from ntkscope_papers.beaglehole_2024.feature_runs import missing, paths_of
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.intervals import interval, short
 
 NAME = "nfa-centerings"
@@ -18,31 +17,15 @@ EARLY = 25  # steps
 SPECTRA = ("isotropic", "decay-2")
 INTERVALS = "mean over seeds, then its 95 % interval"
 
-PUBLISHED: Mapping[str, Published] = {
-    "double-centred": Published(
-        "nfa-double-centred",
-        "Appendix B, Figure 4",
-        "small early or from large weights, relevant over longer training",
-        "means over seeds, both layers: ratio ≤ 0.2 in the first 25 steps at the largest s; at every s larger at the end than"
-        " after the first steps (interval of the difference above 0); at the end larger at the smallest s than at the largest",
-        seeds=10,
-    ),
-    "ptk-centred": Published(
-        "nfa-ptk-centred",
-        "Appendix B, Figure 5",
-        "decreases through training, isotropic and 1/(1+k²)",
-        "ρ(W₀ᵀW₀, W₀ᵀK̄W₀) at the end below the first measured one, both layers and spectra, averaged over seeds and s",
-        seeds=10,
-    ),
-    "centred-in-numerator": Published(
-        "nfa-centred-in-numerator",
-        "Section 2.3",
-        "tr(W̄ᵀW̄ W̄ᵀKW̄) is a term of tr(WᵀW WᵀKW)",
-        "the sixteen terms add up to the whole, relative error ≤ 1e-10",
-    ),
-}
 
-
+@claim(
+    "nfa-double-centred",
+    "Appendix B, Figure 4",
+    "small early or from large weights, relevant over longer training",
+    "means over seeds, both layers: ratio ≤ 0.2 in the first 25 steps at the largest s; at every s larger at the end than"
+    " after the first steps (interval of the difference above 0); at the end larger at the smallest s than at the largest",
+    seeds=10,
+)
 def _double(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, ["isotropic"]):
         return lacking(*lacks)
@@ -77,6 +60,13 @@ def _double(config: Any, record: Record) -> Reading:
     return Reading(measured, not failing, note, seeds=paths.seeds)
 
 
+@claim(
+    "nfa-ptk-centred",
+    "Appendix B, Figure 5",
+    "decreases through training, isotropic and 1/(1+k²)",
+    "ρ(W₀ᵀW₀, W₀ᵀK̄W₀) at the end below the first measured one, both layers and spectra, averaged over seeds and s",
+    seeds=10,
+)
 def _tangents(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, SPECTRA):
         return lacking(*lacks)
@@ -105,17 +95,16 @@ def _tangents(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, seeds=paths.seeds)
 
 
-@needs("expansion")
+@claim(
+    "nfa-centred-in-numerator",
+    "Section 2.3",
+    "tr(W̄ᵀW̄ W̄ᵀKW̄) is a term of tr(WᵀW WᵀKW)",
+    "the sixteen terms add up to the whole, relative error ≤ 1e-10",
+    needs=["expansion"],
+)
 def _numerator(config: Any, record: Record) -> Reading:
     found = record.metrics["expansion"]["scales"]
     gap = max(max(one["gap"].values()) for one in found.values())
     shares = {f"s = {scale}": one["shares"] for scale, one in found.items()}
     note = "shares of the whole after training: of the term with W̄ alone, and of that with W₀ alone"
     return Reading({"gap": gap, "shares": shares}, gap <= 1e-10, note, exact=True)
-
-
-READINGS: Mapping[str, Read] = {
-    "double-centred": _double,
-    "ptk-centred": _tangents,
-    "centred-in-numerator": _numerator,
-}

@@ -7,78 +7,12 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS
-from ntkscope_papers.framework.claims import Published, Read, Reading, needs
+from ntkscope_papers.framework.claims import Reading, claim
 from ntkscope_papers.framework.intervals import ANY, CORRELATION, interval, short
 
 NAME = "chain-monomial"
 READ = ("variance", "deviation")
 PTK_FACTOR = "K needs the factor 1/n that the AGOP is defined with; as printed, the two sides differ by n"
-
-
-def _published(name: str, source: str, values: Any, check: str, seeds: int = 1) -> Published:
-    return Published(f"nfa-{name}", source, values, check, seeds=seeds)
-
-
-PUBLISHED: Mapping[str, Published] = {
-    "index-convention": _published(
-        "index-convention", "Section 2.1", "f(x) = h_{L+1}(x)", "shapes: L + 1 affine maps, so the output is h_L"
-    ),
-    "nfm-agop-def": _published(
-        "nfm-agop-def", "Section 2.1", "F = WᵀW, G = 1/n Σ ∂f ∂fᵀ", "both symmetric and positive semi-definite, k × k"
-    ),
-    "rho-def": _published(
-        "rho-def", "Section 2.1", [-1, 1], "within [-1, 1]; 1 for A and cA; unchanged by scaling; ≥ 0 for PSD pairs"
-    ),
-    "chain-monomial": _published(
-        "chain-monomial", "Eq. 1", {"r": 5, "variance": 5}, "variance r for r ≥ 3 and 4 for r = 2, within 3 %"
-    ),
-    "egop-chain": _published(
-        "egop-chain",
-        "Figure 1, Eq. 2",
-        {"entries": [2, 1, 0], "eigenvalues": [4, 2.618, 2.618, 0.382, 0.382], "rank": "r"},
-        "r = 5: entries and eigenvalues 4 cos²(2πm/r) exactly, samples within 1 %; rank r, but r - 2 where 4 divides r",
-    ),
-    "ansatz": _published(
-        "ansatz",
-        "Ansatz 1",
-        "ρ ≈ 1, all layers",
-        "layer 1 at s = 0.01: ρ ≥ 0.7 after training, mean over seeds",
-        seeds=5,
-    ),
-    "agop-decomposition": _published(
-        "agop-decomposition",
-        "Section 2.2",
-        "G = WᵀKW",
-        "relative error ≤ 1e-12 with 1/n in K; without it a factor of n",
-    ),
-    "prop2": _published("prop2", "Proposition 2", "ρ(F, G) = ρ(WᵀW, WᵀKW)", "equal to 1e-12"),
-    "identity-K": _published("identity-K", "Section 2.2", 1, "1 to 1e-12 for K = 3I"),
-    "fig1-setting": _published(
-        "fig1-setting",
-        "Appendix H",
-        {"n": 384, "d": 32, "width": 128, "s1": 0.01},
-        "configuration; the target is fitted",
-    ),
-    "fig1-rho": _published("fig1-rho", "Figure 1", 0.93, "mean over seeds in 0.90 … 0.95 with s a variance", seeds=5),
-    "fig1-random-Q": _published(
-        "fig1-random-Q", "Figure 1", 0.53, "mean of the control in 0.45 … 0.60 and at least 0.3 below ρ", seeds=5
-    ),
-    "fig1-ptk-spread": _published(
-        "fig1-ptk-spread", "Section 2.2", 5.9, "mean over seeds of std / mean of K's eigenvalues in 5 … 6.5", seeds=5
-    ),
-    "egop-agop": _published(
-        "egop-agop", "Figure 1", "similar", "ρ(AGOP, EGOP) ≥ 0.7 and ρ(NFM, EGOP) ≥ 0.7, means over seeds", seeds=5
-    ),
-    "general-setting": _published(
-        "general-setting",
-        "Appendix H",
-        {"biases": 0, "label std": 1},
-        "no biases; training labels of standard deviation 1",
-    ),
-    "init-scale": _published(
-        "init-scale", "Section 2.1", "N(0, s/k)", "sample variances within 4 standard errors of s; both readings beside"
-    ),
-}
 
 
 def members(record: Record, reading: str) -> list[Mapping[str, Any]]:
@@ -103,7 +37,13 @@ def of_layer(layer: str, *path: str) -> Callable[[Mapping[str, Any]], float]:
     return value
 
 
-@needs("definitions/identities")
+@claim(
+    "nfa-index-convention",
+    "Section 2.1",
+    "f(x) = h_{L+1}(x)",
+    "shapes: L + 1 affine maps, so the output is h_L",
+    needs=["definitions/identities"],
+)
 def _index(config: Any, record: Record) -> Reading:
     shapes = record.metrics["definitions/identities"]["shapes"]
     maps, hidden = len(shapes), len(shapes) - 1
@@ -112,7 +52,13 @@ def _index(config: Any, record: Record) -> Reading:
     return Reading({"shapes": shapes}, hidden == 2 and chained and shapes["readout"][0] == 1, note, exact=True)
 
 
-@needs("definitions/identities")
+@claim(
+    "nfa-nfm-agop-def",
+    "Section 2.1",
+    "F = WᵀW, G = 1/n Σ ∂f ∂fᵀ",
+    "both symmetric and positive semi-definite, k × k",
+    needs=["definitions/identities"],
+)
 def _definitions(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/identities"]["layers"]
     asymmetry = max(one["asymmetry"] for one in found.values())
@@ -125,7 +71,13 @@ def _definitions(config: Any, record: Record) -> Reading:
     )
 
 
-@needs("definitions/identities")
+@claim(
+    "nfa-agop-decomposition",
+    "Section 2.2",
+    "G = WᵀKW",
+    "relative error ≤ 1e-12 with 1/n in K; without it a factor of n",
+    needs=["definitions/identities"],
+)
 def _decomposition(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/identities"]
     n, layers = found["n"], found["layers"].values()
@@ -135,33 +87,51 @@ def _decomposition(config: Any, record: Record) -> Reading:
     return Reading({"gap": gap, "printed / AGOP": printed, "n": n}, holds, PTK_FACTOR, exact=True)
 
 
-@needs("definitions/identities")
+@claim("nfa-prop2", "Proposition 2", "ρ(F, G) = ρ(WᵀW, WᵀKW)", "equal to 1e-12", needs=["definitions/identities"])
 def _proposition(config: Any, record: Record) -> Reading:
     gap = max(one["gap of proposition 2"] for one in record.metrics["definitions/identities"]["layers"].values())
     return Reading({"gap": gap}, gap <= 1e-12, exact=True)
 
 
-@needs("definitions/identities")
+@claim("nfa-identity-K", "Section 2.2", 1, "1 to 1e-12 for K = 3I", needs=["definitions/identities"])
 def _identity(config: Any, record: Record) -> Reading:
     gap = max(one["off 1 with K = 3I"] for one in record.metrics["definitions/identities"]["layers"].values())
     return Reading({"off 1": gap}, gap <= 1e-12, exact=True)
 
 
-@needs("definitions/correlation")
+@claim(
+    "nfa-rho-def",
+    "Section 2.1",
+    [-1, 1],
+    "within [-1, 1]; 1 for A and cA; unchanged by scaling; ≥ 0 for PSD pairs",
+    needs=["definitions/correlation"],
+)
 def _correlation(config: Any, record: Record) -> Reading:
     found = {name: value for name, value in record.metrics["definitions/correlation"].items() if name != "seconds"}
     holds = max(found["off 1 for A, cA"], found["change by scaling"], found["beyond 1"]) <= 1e-12
     return Reading(found, holds and found["least of PSD pairs"] >= 0, exact=True)
 
 
-@needs("definitions/targets")
+@claim(
+    "nfa-chain-monomial",
+    "Eq. 1",
+    {"r": 5, "variance": 5},
+    "variance r for r ≥ 3 and 4 for r = 2, within 3 %",
+    needs=["definitions/targets"],
+)
 def _target(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/targets"]["variances"]
     holds = all(abs(value / (4 if r == "2" else int(r)) - 1) <= 0.03 for r, value in found.items())
     return Reading(found, holds)
 
 
-@needs("definitions/targets")
+@claim(
+    "nfa-egop-chain",
+    "Figure 1, Eq. 2",
+    {"entries": [2, 1, 0], "eigenvalues": [4, 2.618, 2.618, 0.382, 0.382], "rank": "r"},
+    "r = 5: entries and eigenvalues 4 cos²(2πm/r) exactly, samples within 1 %; rank r, but r - 2 where 4 divides r",
+    needs=["definitions/targets"],
+)
 def _egop(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/targets"]
     five, ranks = found["r = 5"], found["ranks"]
@@ -173,7 +143,14 @@ def _egop(config: Any, record: Record) -> Reading:
     return Reading({"r = 5": five, "ranks": ranks, "eigenvalues off": off}, holds, note)
 
 
-@needs("trained/ansatz")
+@claim(
+    "nfa-ansatz",
+    "Ansatz 1",
+    "ρ ≈ 1, all layers",
+    "layer 1 at s = 0.01: ρ ≥ 0.7 after training, mean over seeds",
+    seeds=5,
+    needs=["trained/ansatz"],
+)
 def _ansatz(config: Any, record: Record) -> Reading:
     told = {layer: over(record, "ansatz", of_layer(layer, "rho"), CORRELATION) for layer in LAYERS}
     control = {layer: over(record, "ansatz", of_layer(layer, "control", "mean"), CORRELATION) for layer in LAYERS}
@@ -190,7 +167,13 @@ def _ansatz(config: Any, record: Record) -> Reading:
     return Reading(measured, told["layer1"]["mean"] >= 0.7, note, seeds=int(told["layer1"]["n"]))
 
 
-@needs("trained/variance")
+@claim(
+    "nfa-fig1-setting",
+    "Appendix H",
+    {"n": 384, "d": 32, "width": 128, "s1": 0.01},
+    "configuration; the target is fitted",
+    needs=["trained/variance"],
+)
 def _setting(config: Any, record: Record) -> Reading:
     losses = [one["train_loss"] for one in members(record, "variance")]
     measured = {
@@ -218,7 +201,14 @@ def _beside(
     return measured
 
 
-@needs("trained/variance")
+@claim(
+    "nfa-fig1-rho",
+    "Figure 1",
+    0.93,
+    "mean over seeds in 0.90 … 0.95 with s a variance",
+    seeds=5,
+    needs=["trained/variance"],
+)
 def _rho(config: Any, record: Record) -> Reading:
     value = of_layer("layer1", "rho")
     told = over(record, "variance", value, CORRELATION)
@@ -227,7 +217,14 @@ def _rho(config: Any, record: Record) -> Reading:
     return Reading(measured, 0.90 <= told["mean"] <= 0.95, note, seeds=int(told["n"]))
 
 
-@needs("trained/variance")
+@claim(
+    "nfa-fig1-random-Q",
+    "Figure 1",
+    0.53,
+    "mean of the control in 0.45 … 0.60 and at least 0.3 below ρ",
+    seeds=5,
+    needs=["trained/variance"],
+)
 def _control(config: Any, record: Record) -> Reading:
     value = of_layer("layer1", "control", "mean")
     told, rho = (over(record, "variance", one, CORRELATION) for one in (value, of_layer("layer1", "rho")))
@@ -240,7 +237,14 @@ def _control(config: Any, record: Record) -> Reading:
     return Reading(_beside(record, measured, value), holds, note, seeds=int(told["n"]))
 
 
-@needs("trained/variance")
+@claim(
+    "nfa-fig1-ptk-spread",
+    "Section 2.2",
+    5.9,
+    "mean over seeds of std / mean of K's eigenvalues in 5 … 6.5",
+    seeds=5,
+    needs=["trained/variance"],
+)
 def _spread(config: Any, record: Record) -> Reading:
     value = of_layer("layer1", "spread")
     told = over(record, "variance", value)
@@ -249,14 +253,27 @@ def _spread(config: Any, record: Record) -> Reading:
     return Reading(measured, 5 <= told["mean"] <= 6.5, "population standard deviation", seeds=int(told["n"]))
 
 
-@needs("trained/variance")
+@claim(
+    "nfa-egop-agop",
+    "Figure 1",
+    "similar",
+    "ρ(AGOP, EGOP) ≥ 0.7 and ρ(NFM, EGOP) ≥ 0.7, means over seeds",
+    seeds=5,
+    needs=["trained/variance"],
+)
 def _likeness(config: Any, record: Record) -> Reading:
     told = {name: interval(one["egop"][name] for one in members(record, "variance")) for name in ("agop", "nfm")}
     measured = {f"ρ({name.upper()}, EGOP)": short(one) for name, one in told.items()}
     return Reading(measured, min(one["mean"] for one in told.values()) >= 0.7, seeds=int(told["agop"]["n"]))
 
 
-@needs("definitions/start")
+@claim(
+    "nfa-general-setting",
+    "Appendix H",
+    {"biases": 0, "label std": 1},
+    "no biases; training labels of standard deviation 1",
+    needs=["definitions/start"],
+)
 def _general(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/start"]
     off = max(abs(value - 1) for value in found["label spreads"])
@@ -264,7 +281,13 @@ def _general(config: Any, record: Record) -> Reading:
     return Reading(measured, found["biases"] == 0 and off <= 1e-5, "population standard deviation")
 
 
-@needs("definitions/start")
+@claim(
+    "nfa-init-scale",
+    "Section 2.1",
+    "N(0, s/k)",
+    "sample variances within 4 standard errors of s; both readings beside",
+    needs=["definitions/start"],
+)
 def _scale(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/start"]
     measured: dict[str, Any] = {"variance · fan-in": found["variances"]}
@@ -283,23 +306,3 @@ def rank_among(record: Record, value: Callable[[Mapping[str, Any]], float], publ
     """Where a published number lies among those of the seeds."""
     found = each(record, value)
     return f"above {sum(one < published for one in found)} of {len(found)} networks"
-
-
-READINGS: Mapping[str, Read] = {
-    "index-convention": _index,
-    "nfm-agop-def": _definitions,
-    "rho-def": _correlation,
-    "chain-monomial": _target,
-    "egop-chain": _egop,
-    "ansatz": _ansatz,
-    "agop-decomposition": _decomposition,
-    "prop2": _proposition,
-    "identity-K": _identity,
-    "fig1-setting": _setting,
-    "fig1-rho": _rho,
-    "fig1-random-Q": _control,
-    "fig1-ptk-spread": _spread,
-    "egop-agop": _likeness,
-    "general-setting": _general,
-    "init-scale": _scale,
-}

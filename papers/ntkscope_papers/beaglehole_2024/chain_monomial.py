@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.linalg import matrix_correlation
 from ntkscope.tangent import LayerFeatures, feature_matrices
+from ntkscope_papers.beaglehole_2024 import chain_claims as claims
 from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
-from ntkscope_papers.beaglehole_2024.chain_claims import NAME, PUBLISHED, READINGS
+from ntkscope_papers.beaglehole_2024.chain_claims import NAME
 from ntkscope_papers.beaglehole_2024.chain_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, ChainTask, correlation, finals, follow, rounded
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
@@ -34,6 +35,7 @@ class ChainMonomial(Experiment):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = ("seeds", "draws", "samples")
 
     items: int = 384
@@ -71,13 +73,6 @@ class ChainMonomial(Experiment):
 
     def measure(self, run: Run) -> None:
         run_legs(run.record, legs(self, run.record, run.seed, run.device), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

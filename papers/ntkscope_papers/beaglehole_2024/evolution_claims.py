@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from scipy import stats
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, SPECTRA
 from ntkscope_papers.beaglehole_2024.feature_runs import Paths, as_deviations, key_of, missing, paths_of
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.intervals import CORRELATION, interval, short
 
 NAME = "nfa-evolution"
@@ -20,63 +19,6 @@ SMALL = 0.01  # scales up to this one are small
 EARLY = (5, 25)  # steps
 DECAYING = ("decay-1", "decay-2")
 INTERVALS = "mean over seeds, then its 95 % interval"
-
-
-def _published(name: str, source: str, values: Any, check: str, seeds: int = 1) -> Published:
-    return Published(f"nfa-{name}", source, values, check, seeds=seeds)
-
-
-PUBLISHED: Mapping[str, Published] = {
-    "fig2-setting": _published(
-        "fig2-setting",
-        "Figure 2, Appendix H",
-        {"width": 256, "d": 32, "n": 256, "lr": 0.05, "steps": 800, "every": 5},
-        "configuration; no run diverges, and losses over their maximum lie within 0 … 1",
-    ),
-    "fig2-uncentred-sensitive": _published(
-        "fig2-uncentred-sensitive",
-        "Figure 2",
-        "the final value can be extremely sensitive to s, particularly in layer 2",
-        "range over s of the final uncentred correlation ≥ 0.2 in some layer, mean over seeds",
-        seeds=10,
-    ),
-    "fig2-centred-robust": _published(
-        "fig2-centred-robust",
-        "Figure 2",
-        "high at all s, and varies less with s than the uncentred one",
-        "both layers: range over s, averaged over time, below the uncentred one (interval of the paired difference below 0);"
-        " least centred correlation ≥ 0.5, mean over seeds",
-        seeds=10,
-    ),
-    "fig2-centred-early": _published(
-        "fig2-centred-early",
-        "Section 2.3",
-        "especially high, and invariant to s, early in training",
-        "steps 5 to 25, means over seeds: ≥ 0.8 at every s in both layers, spread over s ≤ 0.15",
-        seeds=10,
-    ),
-    "uncentred-rises": _published(
-        "uncentred-rises",
-        "Section 2.3, Appendix G",
-        "small at the start, high after training",
-        "layer 1, s ≤ 0.01: final less initial uncentred correlation ≥ 0.2, mean over seeds",
-        seeds=10,
-    ),
-    "fig7-8-robust": _published(
-        "fig7-8-robust",
-        "Figures 7 and 8",
-        "as Figure 2 with input spectra 1/(1+k) and 1/(1+k²)",
-        "as fig2-centred-robust for both spectra, and the uncentred correlation of layer 1 grows at s ≤ 0.01",
-        seeds=10,
-    ),
-    "fig7-8-test-loss": _published(
-        "fig7-8-test-loss",
-        "Appendix G",
-        "test loss improves at smaller s, where both correlations are higher",
-        "Spearman(s, final test loss) > 0 over at least four s, mean over seeds, both spectra",
-        seeds=10,
-    ),
-}
 
 
 def ranges(values: Float64[np.ndarray, "scales seeds some"]) -> Float64[np.ndarray, " seeds"]:
@@ -121,6 +63,12 @@ def spearman(scales: tuple[float, ...], values: Float64[np.ndarray, "scales seed
     )
 
 
+@claim(
+    "nfa-fig2-setting",
+    "Figure 2, Appendix H",
+    {"width": 256, "d": 32, "n": 256, "lr": 0.05, "steps": 800, "every": 5},
+    "configuration; no run diverges, and losses over their maximum lie within 0 … 1",
+)
 def _setting(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, list(SPECTRA)):
         return lacking(*lacks)
@@ -149,6 +97,13 @@ def _setting(config: Any, record: Record) -> Reading:
     return Reading(measured, exact and diverged == 0 and largest <= 1, note)
 
 
+@claim(
+    "nfa-fig2-uncentred-sensitive",
+    "Figure 2",
+    "the final value can be extremely sensitive to s, particularly in layer 2",
+    "range over s of the final uncentred correlation ≥ 0.2 in some layer, mean over seeds",
+    seeds=10,
+)
 def _sensitive(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, ["isotropic"]):
         return lacking(*lacks)
@@ -176,6 +131,14 @@ def _sensitive(config: Any, record: Record) -> Reading:
     )
 
 
+@claim(
+    "nfa-fig2-centred-robust",
+    "Figure 2",
+    "high at all s, and varies less with s than the uncentred one",
+    "both layers: range over s, averaged over time, below the uncentred one (interval of the paired difference below 0);"
+    " least centred correlation ≥ 0.5, mean over seeds",
+    seeds=10,
+)
 def _robust(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, ["isotropic"]):
         return lacking(*lacks)
@@ -184,6 +147,13 @@ def _robust(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, INTERVALS, seeds=paths.seeds)
 
 
+@claim(
+    "nfa-fig2-centred-early",
+    "Section 2.3",
+    "especially high, and invariant to s, early in training",
+    "steps 5 to 25, means over seeds: ≥ 0.8 at every s in both layers, spread over s ≤ 0.15",
+    seeds=10,
+)
 def _early(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, ["isotropic"]):
         return lacking(*lacks)
@@ -208,6 +178,13 @@ def _early(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, seeds=paths.seeds)
 
 
+@claim(
+    "nfa-uncentred-rises",
+    "Section 2.3, Appendix G",
+    "small at the start, high after training",
+    "layer 1, s ≤ 0.01: final less initial uncentred correlation ≥ 0.2, mean over seeds",
+    seeds=10,
+)
 def _rises(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, ["isotropic"]):
         return lacking(*lacks)
@@ -224,6 +201,13 @@ def _rises(config: Any, record: Record) -> Reading:
     return Reading(measured, bool(small) and min(small) >= 0.2, note, seeds=paths.seeds)
 
 
+@claim(
+    "nfa-fig7-8-robust",
+    "Figures 7 and 8",
+    "as Figure 2 with input spectra 1/(1+k) and 1/(1+k²)",
+    "as fig2-centred-robust for both spectra, and the uncentred correlation of layer 1 grows at s ≤ 0.01",
+    seeds=10,
+)
 def _robust_decaying(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, DECAYING):
         return lacking(*lacks)
@@ -241,6 +225,13 @@ def _robust_decaying(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, seeds=paths.seeds)
 
 
+@claim(
+    "nfa-fig7-8-test-loss",
+    "Appendix G",
+    "test loss improves at smaller s, where both correlations are higher",
+    "Spearman(s, final test loss) > 0 over at least four s, mean over seeds, both spectra",
+    seeds=10,
+)
 def _test_loss(config: Any, record: Record) -> Reading:
     if lacks := missing(config, record, DECAYING):
         return lacking(*lacks)
@@ -262,14 +253,3 @@ def _test_loss(config: Any, record: Record) -> Reading:
     return Reading(
         measured, holds, f"{INTERVALS}; a negative one of a correlation: higher at small s", seeds=paths.seeds
     )
-
-
-READINGS: Mapping[str, Read] = {
-    "fig2-setting": _setting,
-    "fig2-uncentred-sensitive": _sensitive,
-    "fig2-centred-robust": _robust,
-    "fig2-centred-early": _early,
-    "uncentred-rises": _rises,
-    "fig7-8-robust": _robust_decaying,
-    "fig7-8-test-loss": _test_loss,
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import data, models, training
-from ntkscope.core import Claim, Part, Record, generator
+from ntkscope.core import Part, Record, generator
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
 from ntkscope_papers.beaglehole_2024.feature_path import finals, rounded
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, needs, verdicts
+from ntkscope_papers.framework.claims import Reading, claim
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
 from ntkscope_papers.framework.legs import Leg, run_legs
@@ -28,38 +28,6 @@ OLIVETTI = "Olivetti faces (400 images of 40 people, split by person) for CelebA
 ONE_DRAW = 0.04  # the published control
 DIAGONALS = "diagonals"  # of NFM, AGOP and WᵀQW of the first seed, as images
 SIDE = 64
-
-PUBLISHED: Mapping[str, Published] = {
-    "setting": Published(
-        "nfa-fig9-setting",
-        "Appendices H and I",
-        {"n": 7500, "width": 128, "s1": 0.02, "lr": 0.0001, "epochs": 500},
-        "configuration: as many images with glasses as without, pixels within 0 … 1, training accuracy ≥ 0.99",
-        stand_in=OLIVETTI,
-    ),
-    "rho": Published(
-        "nfa-fig9-rho",
-        "Figure 9",
-        0.91,
-        "Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds",
-        stand_in=OLIVETTI,
-        seeds=5,
-    ),
-    "random-Q": Published(
-        "nfa-fig9-random-Q",
-        "Figure 9",
-        ONE_DRAW,
-        "mean over draws of Q at least 0.3 below the value with K; the published number's rank among the draws",
-        stand_in=OLIVETTI,
-        seeds=5,
-    ),
-    "pearson": Published(
-        "nfa-pearson-def",
-        "Appendix I",
-        "ρ(A - m(A), B - m(B))",
-        "equals NumPy's corrcoef of the entries, of matrices and of diagonals, to 1e-12",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -108,13 +76,6 @@ class Faces(Experiment):
             Leg("trained", partial(trained, self, run.record, seeds, run.root, run.device)),
         ]
         run_legs(run.record, made, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)
@@ -220,7 +181,14 @@ def members(record: Record) -> list[Mapping[str, Any]]:
     return found
 
 
-@needs("trained")
+@claim(
+    "nfa-fig9-setting",
+    "Appendices H and I",
+    {"n": 7500, "width": 128, "s1": 0.02, "lr": 0.0001, "epochs": 500},
+    "configuration: as many images with glasses as without, pixels within 0 … 1, training accuracy ≥ 0.99",
+    stand_in=OLIVETTI,
+    needs=["trained"],
+)
 def _setting(config: Any, record: Record) -> Reading:
     found = members(record)
     measured = {
@@ -239,7 +207,15 @@ def _setting(config: Any, record: Record) -> Reading:
     return Reading(measured, even and inside and min(one["train_accuracy"] for one in found) >= 0.99)
 
 
-@needs("trained")
+@claim(
+    "nfa-fig9-rho",
+    "Figure 9",
+    0.91,
+    "Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds",
+    stand_in=OLIVETTI,
+    seeds=5,
+    needs=["trained"],
+)
 def _rho(config: Any, record: Record) -> Reading:
     found = members(record)
     told = interval((one["pearson_diagonal"] for one in found), CORRELATION)
@@ -252,7 +228,15 @@ def _rho(config: Any, record: Record) -> Reading:
     return Reading(measured, told["mean"] >= 0.6, "mean with its 95 % interval", seeds=int(told["n"]))
 
 
-@needs("trained")
+@claim(
+    "nfa-fig9-random-Q",
+    "Figure 9",
+    ONE_DRAW,
+    "mean over draws of Q at least 0.3 below the value with K; the published number's rank among the draws",
+    stand_in=OLIVETTI,
+    seeds=5,
+    needs=["trained"],
+)
 def _control(config: Any, record: Record) -> Reading:
     found = members(record)
     draws = np.concatenate([one["draws"] for one in found])
@@ -268,14 +252,17 @@ def _control(config: Any, record: Record) -> Reading:
     return Reading(measured, drop["mean"] >= 0.3, note, seeds=int(drop["n"]))
 
 
-@needs("definition")
+@claim(
+    "nfa-pearson-def",
+    "Appendix I",
+    "ρ(A - m(A), B - m(B))",
+    "equals NumPy's corrcoef of the entries, of matrices and of diagonals, to 1e-12",
+    needs=["definition"],
+)
 def _pearson(config: Any, record: Record) -> Reading:
     gaps = record.metrics["definition"]["gaps"]
     note = "for Figure 9 on diagonals, so the means are of diagonal entries"
     return Reading(gaps, max(gaps.values()) <= 1e-12, note, exact=True)
-
-
-READINGS: Mapping[str, Read] = {"setting": _setting, "rho": _rho, "random-Q": _control, "pearson": _pearson}
 
 
 def draw(record: Record) -> dict[str, Any]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
+from ntkscope_papers.beaglehole_2024 import centering_claims as claims
 from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
-from ntkscope_papers.beaglehole_2024.centering_claims import NAME, PUBLISHED, READINGS
+from ntkscope_papers.beaglehole_2024.centering_claims import NAME
 from ntkscope_papers.beaglehole_2024.centering_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import correlation, finals, follow, ratio
 from ntkscope_papers.beaglehole_2024.feature_runs import FREE, SMALL, FeatureRuns, legs_of
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
@@ -31,6 +32,7 @@ class NFACenterings(FeatureRuns):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = FREE
 
     smoke = {
@@ -39,13 +41,6 @@ class NFACenterings(FeatureRuns):
 
     def measure(self, run: Run) -> None:
         run_legs(run.record, legs(self, run.record, run.seed, run.device), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

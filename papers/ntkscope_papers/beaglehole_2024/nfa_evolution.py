@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ntkscope.core import Claim, Record
-from ntkscope_papers.beaglehole_2024.evolution_claims import NAME, PUBLISHED, READINGS
+from ntkscope.core import Record
+from ntkscope_papers.beaglehole_2024 import evolution_claims as claims
+from ntkscope_papers.beaglehole_2024.evolution_claims import NAME
 from ntkscope_papers.beaglehole_2024.evolution_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import SPECTRA, correlation
 from ntkscope_papers.beaglehole_2024.feature_runs import FREE, SMALL, FeatureRuns, as_deviations, legs_of
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import run_legs
 
@@ -28,6 +29,7 @@ class NFAEvolution(FeatureRuns):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = FREE
 
     smoke = {
@@ -38,13 +40,6 @@ class NFAEvolution(FeatureRuns):
         seeds = list(range(run.seed, run.seed + self.seeds))
         made = legs_of(self, run.record, list(SPECTRA), MEASURES, seeds, run.device, as_deviations(self.scales))
         run_legs(run.record, made, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

@@ -7,115 +7,44 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope_papers.engel_2023.adversarial import SURROGATES
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Read, Reading, claim, lacking, needs
 
 NAME = "surrogate-definitions"
 KERNELS, SURROGATE, MEASURES, WIDTH, ATTACK = "kernels", "surrogate", "measures", "width", "attack"
 
-PUBLISHED = {
-    claim.id.removeprefix("surrogate-"): claim
-    for claim in (
-        Published(
-            "surrogate-kglm-definition",
-            "Eq. 1",
-            {"weights": "C x N", "bias": "C"},
-            "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6",
-        ),
-        Published(
-            "surrogate-attribution-sums-to-logit", "Eq. 3", "attributions add up to the logit", "difference < 1e-8"
-        ),
-        Published(
-            "surrogate-kendall-definition",
-            "Section 3",
-            "concordant minus discordant over all pairs",
-            "equals scipy without ties to 1e-12; by the printed rule a tied sequence and itself are below 1",
-        ),
-        Published(
-            "surrogate-kendall-range",
-            "Section 3",
-            {"min": -1, "max": 1},
-            "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)",
-        ),
-        Published(
-            "surrogate-tau-one-implies-recovery",
-            "Section 3",
-            "tau = 1 implies an invertible map",
-            "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ",
-        ),
-        Published(
-            "surrogate-accuracy-blind",
-            "Section 3",
-            "equal accuracy is compatible with any disagreement",
-            "a pair of models with TAD 0 and tau <= 0",
-        ),
-        Published(
-            "surrogate-tad-definition",
-            "Section 3",
-            "surrogate accuracy minus the network's, in points",
-            "one more of four right: 25 points",
-        ),
-        Published(
-            "surrogate-trntk-unit-diagonal", "Eq. 4", {"diagonal": 1.0}, "diagonal 1 to 1e-6, entries <= 1 + 1e-6"
-        ),
-        Published("surrogate-trntk-psd", "Eq. 4", "a valid kernel", "least eigenvalue > -1e-8 of the trace"),
-        Published(
-            "surrogate-trntk-is-block-trace", "Section 3", "trace of the C x C block", "relative difference < 1e-10"
-        ),
-        Published(
-            "surrogate-pntk-definition",
-            "Section 3",
-            {"prefactor": "1/C"},
-            "relative difference < 1e-10 from gradients and from the mean of the block times C",
-        ),
-        Published("surrogate-pntk-width-bound", "Section 3", {"rate": -0.5}, "log-log slope in [-0.7, -0.3], 10 seeds"),
-        Published(
-            "surrogate-projection-definitions",
-            "Eq. 5, Eq. 6",
-            {"K": 10240},
-            "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
-        ),
-        Published(
-            "surrogate-other-kernels",
-            "Section 3",
-            "CK, trNTK without normalisation, embedding kernel",
-            "each equals its explicit Gram matrix to 1e-8",
-        ),
-        Published(
-            "surrogate-kglm-training-setting",
-            "Section 4",
-            "scikit-learn's SGDClassifier on the training set",
-            "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
-        ),
-        Published(
-            "surrogate-svm-adversarial-limit",
-            "Section 5, Appendix G",
-            "SVM surrogates fail to follow the network under attack",
-            "PGD: surrogate >= 10 points more accurate than the network, or tau lower by >= 0.2, on every network",
-        ),
-        Published(
-            "surrogate-summary-ck-close-to-ntk",
-            "Report summary item 4",
-            "CK is proved close in norm to the NTK",
-            "relative Frobenius distance <= 0.1",
-        ),
-    )
-}
 
-
-@needs(SURROGATE)
+@claim(
+    "surrogate-kglm-definition",
+    "Eq. 1",
+    {"weights": "C x N", "bias": "C"},
+    "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6",
+    needs=[SURROGATE],
+)
 def _kglm(config: Any, record: Record) -> Reading:
     found = record.metrics[SURROGATE]
     measured = {name: found[name] for name in ("shape", "affine", "gradient")}
     return Reading(measured, found["affine"] < 1e-6 and found["gradient"] <= 1e-6, exact=True)
 
 
-@needs(SURROGATE)
+@claim(
+    "surrogate-attribution-sums-to-logit",
+    "Eq. 3",
+    "attributions add up to the logit",
+    "difference < 1e-8",
+    needs=[SURROGATE],
+)
 def _sums(config: Any, record: Record) -> Reading:
     gap = record.metrics[SURROGATE]["attributions"]
     return Reading({"largest difference": gap}, gap < 1e-8, exact=True)
 
 
-@needs(SURROGATE)
+@claim(
+    "surrogate-kglm-training-setting",
+    "Section 4",
+    "scikit-learn's SGDClassifier on the training set",
+    "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
+    needs=[SURROGATE],
+)
 def _setting(config: Any, record: Record) -> Reading:
     found = record.metrics[SURROGATE]
     fits = found["sgd"]
@@ -131,7 +60,13 @@ def _setting(config: Any, record: Record) -> Reading:
     )
 
 
-@needs(MEASURES)
+@claim(
+    "surrogate-kendall-definition",
+    "Section 3",
+    "concordant minus discordant over all pairs",
+    "equals scipy without ties to 1e-12; by the printed rule a tied sequence and itself are below 1",
+    needs=[MEASURES],
+)
 def _kendall(config: Any, record: Record) -> Reading:
     found = record.metrics[MEASURES]
     tied = found["tied, itself"]
@@ -142,7 +77,13 @@ def _kendall(config: Any, record: Record) -> Reading:
     )
 
 
-@needs(MEASURES)
+@claim(
+    "surrogate-kendall-range",
+    "Section 3",
+    {"min": -1, "max": 1},
+    "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)",
+    needs=[MEASURES],
+)
 def _range(config: Any, record: Record) -> Reading:
     found = record.metrics[MEASURES]
     measured = {name: found[name] for name in ("monotone", "largest of unrelated", "bound of unrelated")}
@@ -150,7 +91,13 @@ def _range(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, exact=True)
 
 
-@needs(MEASURES)
+@claim(
+    "surrogate-tau-one-implies-recovery",
+    "Section 3",
+    "tau = 1 implies an invertible map",
+    "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ",
+    needs=[MEASURES],
+)
 def _recovery(config: Any, record: Record) -> Reading:
     found = record.metrics[MEASURES]
     measured = {name: found[name] for name in ("isotonic R2", "three classes, tau", "three classes, total variation")}
@@ -167,14 +114,26 @@ def _recovery(config: Any, record: Record) -> Reading:
     )
 
 
-@needs(MEASURES)
+@claim(
+    "surrogate-accuracy-blind",
+    "Section 3",
+    "equal accuracy is compatible with any disagreement",
+    "a pair of models with TAD 0 and tau <= 0",
+    needs=[MEASURES],
+)
 def _blind(config: Any, record: Record) -> Reading:
     found = record.metrics[MEASURES]
     measured = {name: found[f"same accuracy, {name}"] for name in ("tad", "tau")}
     return Reading(measured, measured["tad"] == 0 and measured["tau"] <= 0, exact=True)
 
 
-@needs(MEASURES)
+@claim(
+    "surrogate-tad-definition",
+    "Section 3",
+    "surrogate accuracy minus the network's, in points",
+    "one more of four right: 25 points",
+    needs=[MEASURES],
+)
 def _tad(config: Any, record: Record) -> Reading:
     value = record.metrics[MEASURES]["one more right, tad"]
     return Reading({"points": value}, value == 25.0, exact=True)
@@ -191,7 +150,13 @@ def _kernel(*names: str, within: float, note: str = "") -> Read:
     return read
 
 
-@needs(KERNELS)
+@claim(
+    "surrogate-trntk-unit-diagonal",
+    "Eq. 4",
+    {"diagonal": 1.0},
+    "diagonal 1 to 1e-6, entries <= 1 + 1e-6",
+    needs=[KERNELS],
+)
 def _diagonal(config: Any, record: Record) -> Reading:
     found = record.metrics[KERNELS]
     measured = {name: found[name] for name in ("diagonal off 1", "largest entry", "printed diagonal")}
@@ -204,26 +169,40 @@ def _diagonal(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, exact=True)
 
 
-@needs(KERNELS)
+@claim("surrogate-trntk-psd", "Eq. 4", "a valid kernel", "least eigenvalue > -1e-8 of the trace", needs=[KERNELS])
 def _psd(config: Any, record: Record) -> Reading:
     value = record.metrics[KERNELS]["least eigenvalue over trace"]
     return Reading({"least eigenvalue over trace": value}, value > -1e-8, exact=True)
 
 
-@needs(KERNELS)
+@claim(
+    "surrogate-summary-ck-close-to-ntk",
+    "Report summary item 4",
+    "CK is proved close in norm to the NTK",
+    "relative Frobenius distance <= 0.1",
+    needs=[KERNELS],
+)
 def _close(config: Any, record: Record) -> Reading:
     value = record.metrics[KERNELS]["ck and ntk"]
     note = "at random weights; erratum: the papers bound relative losses of the two machines, not the distance of the kernels"
     return Reading({"relative distance": value}, value <= 0.1, note, exact=True)
 
 
-@needs(WIDTH)
+@claim(
+    "surrogate-pntk-width-bound", "Section 3", {"rate": -0.5}, "log-log slope in [-0.7, -0.3], 10 seeds", needs=[WIDTH]
+)
 def _width(config: Any, record: Record) -> Reading:
     found = record.metrics[WIDTH]
     measured = {name: found[name] for name in ("slope", "widths", "error", "seeds")}
     return Reading(measured, -0.7 <= found["slope"] <= -0.3)
 
 
+@claim(
+    "surrogate-svm-adversarial-limit",
+    "Section 5, Appendix G",
+    "SVM surrogates fail to follow the network under attack",
+    "PGD: surrogate >= 10 points more accurate than the network, or tau lower by >= 0.2, on every network",
+)
 def _attack(config: Any, record: Record) -> Reading:
     keys = [f"{ATTACK}/{name}" for name in config.networks]
     absent = [key for key in keys if key not in record.metrics]
@@ -251,27 +230,31 @@ def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
     return rows
 
 
-READINGS: dict[str, Read] = {
-    "kglm-definition": _kglm,
-    "attribution-sums-to-logit": _sums,
-    "kendall-definition": _kendall,
-    "kendall-range": _range,
-    "tau-one-implies-recovery": _recovery,
-    "accuracy-blind": _blind,
-    "tad-definition": _tad,
-    "trntk-unit-diagonal": _diagonal,
-    "trntk-psd": _psd,
-    "trntk-is-block-trace": _kernel("trace of blocks", within=1e-10),
-    "pntk-definition": _kernel(
+TRNTK_IS_BLOCK_TRACE = claim(
+    "surrogate-trntk-is-block-trace", "Section 3", "trace of the C x C block", "relative difference < 1e-10"
+)(_kernel("trace of blocks", within=1e-10))
+PNTK_DEFINITION = claim(
+    "surrogate-pntk-definition",
+    "Section 3",
+    {"prefactor": "1/C"},
+    "relative difference < 1e-10 from gradients and from the mean of the block times C",
+)(
+    _kernel(
         "pntk",
         "pntk, mean of blocks times C",
         within=1e-10,
         note="erratum: the text points to Eq. 3, which is the attribution, for this scalar",
-    ),
-    "pntk-width-bound": _width,
-    "projection-definitions": _kernel("projected diagonal off 1", "projected, whatever the prefactor", within=1e-6),
-    "other-kernels": _kernel("ck", "em", "trace of blocks", within=1e-8),
-    "kglm-training-setting": _setting,
-    "svm-adversarial-limit": _attack,
-    "summary-ck-close-to-ntk": _close,
-}
+    )
+)
+PROJECTION_DEFINITIONS = claim(
+    "surrogate-projection-definitions",
+    "Eq. 5, Eq. 6",
+    {"K": 10240},
+    "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
+)(_kernel("projected diagonal off 1", "projected, whatever the prefactor", within=1e-6))
+OTHER_KERNELS = claim(
+    "surrogate-other-kernels",
+    "Section 3",
+    "CK, trNTK without normalisation, embedding kernel",
+    "each equals its explicit Gram matrix to 1e-8",
+)(_kernel("ck", "em", "trace of blocks", within=1e-8))

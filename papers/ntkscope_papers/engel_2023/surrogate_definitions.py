@@ -5,7 +5,7 @@ Seconds on CPU but for the legs `attack/…`: one network each, estimated 60 sec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,21 +13,13 @@ from typing import Any
 import torch
 
 from ntkscope import models
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
+from ntkscope_papers.engel_2023 import definition_claims as claims
 from ntkscope_papers.engel_2023.adversarial import ATTACKS, under_attack
-from ntkscope_papers.engel_2023.definition_claims import (
-    ATTACK,
-    KERNELS,
-    MEASURES,
-    NAME,
-    PUBLISHED,
-    READINGS,
-    SURROGATE,
-    WIDTH,
-)
+from ntkscope_papers.engel_2023.definition_claims import ATTACK, KERNELS, MEASURES, NAME, SURROGATE, WIDTH
 from ntkscope_papers.engel_2023.definitions import kernels, measures, surrogate, width_bound
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import under
@@ -43,6 +35,7 @@ class SurrogateDefinitions(Experiment):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = ("memory",)
 
     trials: int = 200
@@ -83,13 +76,6 @@ class SurrogateDefinitions(Experiment):
             for name in self.networks
         ]
         run_legs(run.record, legs, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

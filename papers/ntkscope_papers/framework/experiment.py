@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 
 from ntkscope.core import Claim, NtkscopeError, Record, RecordError, UsageError
 from ntkscope.core.arguments import as_device
-from ntkscope_papers.framework.claims import Published, Statement
+from ntkscope_papers.framework.claims import Published, Statement, claims_of
 from ntkscope_papers.framework.drawing import save_figures
 from ntkscope_papers.framework.gather import gather
 from ntkscope_papers.framework.legs import Leg, run_legs
@@ -84,9 +85,10 @@ class Experiment:
 
     @classmethod
     def published(cls) -> tuple[Published, ...]:
-        """Every statement this experiment judges, in the order they are written."""
-        own = [value for kind in reversed(cls.__mro__) for value in vars(kind).values() if isinstance(value, Statement)]
-        every = (*own, *cls.statements)
+        """Every statement this experiment judges: those of its class, of its file, and its `statements`."""
+        every = claims_of(
+            *(vars(kind).values() for kind in reversed(cls.__mro__)), sys.modules[cls.__module__], cls.statements
+        )
         if len({statement.id for statement in every}) != len(every):
             raise UsageError(f"experiment {cls.name!r} has repeated claim ids; expected each once")
         return every

@@ -7,7 +7,7 @@ of the training items, as the paper names neither kernel nor C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Record, Split, numpy_generator
+from ntkscope.core import Record, Split, numpy_generator
 from ntkscope.explain.probes import LayerProbe, ProbeProtocol, layer_probe
 from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import components_for
@@ -24,10 +24,10 @@ from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import ProbeSweep, sweep
 from ntkscope.tangent import activations
 from ntkscope_papers.framework import experiment as framework
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.harlev_2023.probe_claims import PUBLISHED, READINGS
+from ntkscope_papers.harlev_2023 import probe_claims as claims
 from ntkscope_papers.harlev_2023.probe_figures import draw
 from ntkscope_papers.harlev_2023.probe_peers import few_components, objectives
 from ntkscope_papers.harlev_2023.probe_readings import CURVED, IDENTITIES, NETWORK, PEER, array_name, key
@@ -50,6 +50,7 @@ class PcaProbes(Experiment):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = ("seeds", "memory", "further", "draws")
 
     dataset: str = "cifar10"
@@ -92,13 +93,6 @@ class PcaProbes(Experiment):
         run_legs(
             run.record, legs(Run(self, run.record, run.root, run.seed, run.device)), self.legs, progress=run.progress
         )
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

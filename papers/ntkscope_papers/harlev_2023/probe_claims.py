@@ -14,7 +14,7 @@ from typing import Any
 from ntkscope.core import Record
 from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import GRID, grid
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
 from ntkscope_papers.harlev_2023.probe_readings import (
     CURVED,
     IDENTITIES,
@@ -31,127 +31,6 @@ from ntkscope_papers.harlev_2023.probe_readings import (
 
 SIZES = (16384, 16384, 16384, 8192, 8192, 4096, 4096, 2048, 2048)
 
-PUBLISHED = {
-    claim.id: claim
-    for claim in (
-        Published(
-            "probes-network-accuracy",
-            "Section 3",
-            {"test %": 92.5, "test %, Paper 1": 93.07},
-            "within 1 point of 92.5 %; a pretrained network within 0.3 points of its own published accuracy",
-        ),
-        Published(
-            "probes-protocol",
-            "Section 3",
-            {"k": 10, "first dims": list(GRID), "then every": 1000, "layers": 9, "train": 50000, "test": 10000},
-            "the same neighbours, grid, number of layers and items",
-        ),
-        Published("probes-layer-sizes", "Figure 16", list(SIZES), "the same flattened sizes"),
-        Published(
-            "probes-svm-best",
-            "Section 1, Section 5",
-            "the SVM equals or beats k-NN and NCC at every layer",
-            "best accuracy over d of the SVM at least that of each other probe - 0.01, at every layer",
-        ),
-        Published(
-            "probes-100-pcs-suffice",
-            "Abstract, Section 5",
-            "about 100 components give k-NN and NCC their best accuracy at every layer",
-            "best accuracy over d ≤ 150 within 0.01 of the best over all d, at every layer, k-NN and NCC",
-        ),
-        Published(
-            "probes-knn-overfits",
-            "Section 4",
-            "up to block 4 k-NN improves up to about 100 components, then drops markedly",
-            "accuracy on 100 components at least 0.03 above that on all, from the pooling to block 4",
-        ),
-        Published(
-            "probes-ncc-plateaus",
-            "Section 4",
-            "up to block 4 NCC peaks at about 100 components and then stays constant",
-            "accuracy on 200 components within 0.01 of that on all, from the pooling to block 4",
-        ),
-        Published(
-            "probes-ncc-saturation-identity",
-            "Section 4",
-            "NCC cannot change once the components span all differences of class means",
-            "no prediction changes when directions across all of them are added",
-        ),
-        Published(
-            "probes-svm-keeps-improving",
-            "Section 4, Section 5",
-            "up to block 4 the SVM improves beyond 100 components and is best on all",
-            "accuracy on all components at least 0.02 above that on 100, from the pooling to block 4",
-        ),
-        Published(
-            "probes-accuracy-grows-with-depth",
-            "Section 4",
-            "all three probes improve steadily with depth",
-            "Spearman correlation of best accuracy and depth at least 0.9 for each probe",
-        ),
-        Published(
-            "probes-late-blocks-identical",
-            "Section 4",
-            "from block 5 on, all probes reach the network's accuracy within ten components and stay there",
-            "from block 5 on (others: last stage): on 10 components within 0.02 of the network and of each other, no change"
-            " above 0.02 beyond",
-        ),
-        Published(
-            "probes-90pct-rule",
-            "Section 3",
-            {"best %": 96.0, "mark %": 86.4},
-            "the first of the grid at or above 0.9 of the best, on the paper's example",
-        ),
-        Published(
-            "probes-hunchback",
-            "Figure 18a",
-            "the number of components that NCC needs first rises, then falls with depth",
-            "its largest value lies strictly inside the network, above both ends",
-        ),
-        Published(
-            "probes-svm-profile-monotone",
-            "Figure 18a, Section 5",
-            "the number of components that the SVM needs starts very high and falls with depth",
-            "Spearman correlation with depth at most -0.8",
-        ),
-        Published(
-            "probes-two-three-pcs",
-            "Section 4, Figure 18a",
-            {"components": [2, 3], "blocks": [6, 7, 8]},
-            "blocks 6 to 8 need at most 3 components for all probes; pretrained networks: their last two layers at most 8",
-        ),
-        Published(
-            "probes-variance-20-40",
-            "Abstract, Figure 18b",
-            {"least": 0.2, "most": 0.4},
-            "variance in the components for 90 % of the accuracy below 0.6 from block 5 on, for all probes",
-        ),
-        Published(
-            "probes-variance-decreases-to-block5",
-            "Section 5",
-            "the variance needed decreases until block 5, for all probes",
-            "that of the SVM falls from each layer to the next, from the pooling to block 5",
-        ),
-        Published(
-            "probes-collapse-between-4-and-5",
-            "Section 5",
-            {"between blocks": [4, 5]},
-            "counts agree within 2 and accuracies within 0.02 from block 5 on and not before, and NC1 falls there",
-        ),
-        Published(
-            "probes-90pct-variance-rule-wasteful",
-            "Section 5",
-            "components for 90 % of the variance are far more than classification needs",
-            "more than 3 times those for 90 % of the accuracy, k-NN and NCC, at every layer",
-        ),
-        Published(
-            "probes-ncc-is-affine",
-            "Section 4, Section 5",
-            "the SVM is called the only affine-linear probe, k-NN and NCC non-linear",
-            "argmin ‖x - μ‖² equals argmax (⟨μ, x⟩ - ‖μ‖²/2) at every point: NCC is affine, and the text wrong",
-        ),
-    )
-}
 
 Judged = Callable[[Network], tuple[Any, bool]]
 
@@ -187,6 +66,12 @@ def _accuracy(network: Network) -> tuple[Any, bool]:
     )
 
 
+@claim(
+    "probes-protocol",
+    "Section 3",
+    {"k": 10, "first dims": list(GRID), "then every": 1000, "layers": 9, "train": 50000, "test": 10000},
+    "the same neighbours, grid, number of layers and items",
+)
 def _protocol(config: Any, record: Record) -> Reading:
     def judged(network: Network) -> tuple[Any, bool]:
         items = network.whole["items"]
@@ -282,6 +167,12 @@ def _two_three(network: Network) -> tuple[Any, bool]:
     return counts, max(max(values) for values in counts.values()) <= allowed
 
 
+@claim(
+    "probes-two-three-pcs",
+    "Section 4, Figure 18a",
+    {"components": [2, 3], "blocks": [6, 7, 8]},
+    "blocks 6 to 8 need at most 3 components for all probes; pretrained networks: their last two layers at most 8",
+)
 def _components(config: Any, record: Record) -> Reading:
     """With what an SVM that is not linear needs, where it was tried."""
     reading = on_networks(_two_three)(config, record)
@@ -307,6 +198,12 @@ def _falling(network: Network) -> tuple[Any, bool]:
     return found, all(a > b for a, b in pairwise(found["svm"]))
 
 
+@claim(
+    "probes-collapse-between-4-and-5",
+    "Section 5",
+    {"between blocks": [4, 5]},
+    "counts agree within 2 and accuracies within 0.02 from block 5 on and not before, and NC1 falls there",
+)
 def _collapse(config: Any, record: Record) -> Reading:
     def judged(network: Network) -> tuple[Any, bool]:
         found = agreement(record, network, config.draws)
@@ -334,13 +231,25 @@ def _wasteful(network: Network) -> tuple[Any, bool]:
     return ratios, min(min(values) for values in ratios.values()) > 3
 
 
-@needs(IDENTITIES)
+@claim(
+    "probes-ncc-saturation-identity",
+    "Section 4",
+    "NCC cannot change once the components span all differences of class means",
+    "no prediction changes when directions across all of them are added",
+    needs=[IDENTITIES],
+)
 def _saturation(config: Any, record: Record) -> Reading:
     changed = record.metrics[IDENTITIES]["predictions changed by directions across the means"]
     return Reading({"predictions changed": changed}, changed == 0, exact=True)
 
 
-@needs(IDENTITIES)
+@claim(
+    "probes-ncc-is-affine",
+    "Section 4, Section 5",
+    "the SVM is called the only affine-linear probe, k-NN and NCC non-linear",
+    "argmin ‖x - μ‖² equals argmax (⟨μ, x⟩ - ‖μ‖²/2) at every point: NCC is affine, and the text wrong",
+    needs=[IDENTITIES],
+)
 def _affine(config: Any, record: Record) -> Reading:
     found = record.metrics[IDENTITIES]
     same, points = found["points where NCC is its affine form"], found["points"]
@@ -348,7 +257,13 @@ def _affine(config: Any, record: Record) -> Reading:
     return Reading({"same decision": same, "points": points}, same == points, note, exact=True)
 
 
-@needs(IDENTITIES)
+@claim(
+    "probes-90pct-rule",
+    "Section 3",
+    {"best %": 96.0, "mark %": 86.4},
+    "the first of the grid at or above 0.9 of the best, on the paper's example",
+    needs=[IDENTITIES],
+)
 def _mark(config: Any, record: Record) -> Reading:
     found = record.metrics[IDENTITIES]
     measured = {"best %": found["best"], "mark %": found["mark"], "first at or above it %": found["accuracy chosen"]}
@@ -357,27 +272,85 @@ def _mark(config: Any, record: Record) -> Reading:
 
 
 PAPER_1 = "92.5 % here is 93.07 % in Paper 1, for the same release of weights"
-READINGS: dict[str, Read] = {
-    "probes-network-accuracy": on_networks(_accuracy, f"erratum: {PAPER_1}; the ResNet-18 is trained here"),
-    "probes-protocol": _protocol,
-    "probes-layer-sizes": on_networks(_sizes),
-    "probes-svm-best": on_networks(
-        _svm_best, "d chosen on the test items, as published; beside it on a validation split"
-    ),
-    "probes-100-pcs-suffice": on_networks(_hundred),
-    "probes-knn-overfits": on_networks(_overfits),
-    "probes-ncc-plateaus": on_networks(_plateaus),
-    "probes-ncc-saturation-identity": _saturation,
-    "probes-svm-keeps-improving": on_networks(_improves),
-    "probes-accuracy-grows-with-depth": on_networks(_deeper),
-    "probes-late-blocks-identical": on_networks(_late),
-    "probes-90pct-rule": _mark,
-    "probes-hunchback": on_networks(_hunchback),
-    "probes-svm-profile-monotone": on_networks(_monotone),
-    "probes-two-three-pcs": _components,
-    "probes-variance-20-40": on_networks(_variance, "variance of standardised activations"),
-    "probes-variance-decreases-to-block5": on_networks(_falling),
-    "probes-collapse-between-4-and-5": _collapse,
-    "probes-90pct-variance-rule-wasteful": on_networks(_wasteful),
-    "probes-ncc-is-affine": _affine,
-}
+PROBES_NETWORK_ACCURACY = claim(
+    "probes-network-accuracy",
+    "Section 3",
+    {"test %": 92.5, "test %, Paper 1": 93.07},
+    "within 1 point of 92.5 %; a pretrained network within 0.3 points of its own published accuracy",
+)(on_networks(_accuracy, f"erratum: {PAPER_1}; the ResNet-18 is trained here"))
+PROBES_LAYER_SIZES = claim("probes-layer-sizes", "Figure 16", list(SIZES), "the same flattened sizes")(
+    on_networks(_sizes)
+)
+PROBES_SVM_BEST = claim(
+    "probes-svm-best",
+    "Section 1, Section 5",
+    "the SVM equals or beats k-NN and NCC at every layer",
+    "best accuracy over d of the SVM at least that of each other probe - 0.01, at every layer",
+)(on_networks(_svm_best, "d chosen on the test items, as published; beside it on a validation split"))
+PROBES_100_PCS_SUFFICE = claim(
+    "probes-100-pcs-suffice",
+    "Abstract, Section 5",
+    "about 100 components give k-NN and NCC their best accuracy at every layer",
+    "best accuracy over d ≤ 150 within 0.01 of the best over all d, at every layer, k-NN and NCC",
+)(on_networks(_hundred))
+PROBES_KNN_OVERFITS = claim(
+    "probes-knn-overfits",
+    "Section 4",
+    "up to block 4 k-NN improves up to about 100 components, then drops markedly",
+    "accuracy on 100 components at least 0.03 above that on all, from the pooling to block 4",
+)(on_networks(_overfits))
+PROBES_NCC_PLATEAUS = claim(
+    "probes-ncc-plateaus",
+    "Section 4",
+    "up to block 4 NCC peaks at about 100 components and then stays constant",
+    "accuracy on 200 components within 0.01 of that on all, from the pooling to block 4",
+)(on_networks(_plateaus))
+PROBES_SVM_KEEPS_IMPROVING = claim(
+    "probes-svm-keeps-improving",
+    "Section 4, Section 5",
+    "up to block 4 the SVM improves beyond 100 components and is best on all",
+    "accuracy on all components at least 0.02 above that on 100, from the pooling to block 4",
+)(on_networks(_improves))
+PROBES_ACCURACY_GROWS_WITH_DEPTH = claim(
+    "probes-accuracy-grows-with-depth",
+    "Section 4",
+    "all three probes improve steadily with depth",
+    "Spearman correlation of best accuracy and depth at least 0.9 for each probe",
+)(on_networks(_deeper))
+PROBES_LATE_BLOCKS_IDENTICAL = claim(
+    "probes-late-blocks-identical",
+    "Section 4",
+    "from block 5 on, all probes reach the network's accuracy within ten components and stay there",
+    "from block 5 on (others: last stage): on 10 components within 0.02 of the network and of each other, no change"
+    " above 0.02 beyond",
+)(on_networks(_late))
+PROBES_HUNCHBACK = claim(
+    "probes-hunchback",
+    "Figure 18a",
+    "the number of components that NCC needs first rises, then falls with depth",
+    "its largest value lies strictly inside the network, above both ends",
+)(on_networks(_hunchback))
+PROBES_SVM_PROFILE_MONOTONE = claim(
+    "probes-svm-profile-monotone",
+    "Figure 18a, Section 5",
+    "the number of components that the SVM needs starts very high and falls with depth",
+    "Spearman correlation with depth at most -0.8",
+)(on_networks(_monotone))
+PROBES_VARIANCE_20_40 = claim(
+    "probes-variance-20-40",
+    "Abstract, Figure 18b",
+    {"least": 0.2, "most": 0.4},
+    "variance in the components for 90 % of the accuracy below 0.6 from block 5 on, for all probes",
+)(on_networks(_variance, "variance of standardised activations"))
+PROBES_VARIANCE_DECREASES_TO_BLOCK5 = claim(
+    "probes-variance-decreases-to-block5",
+    "Section 5",
+    "the variance needed decreases until block 5, for all probes",
+    "that of the SVM falls from each layer to the next, from the pooling to block 5",
+)(on_networks(_falling))
+PROBES_90PCT_VARIANCE_RULE_WASTEFUL = claim(
+    "probes-90pct-variance-rule-wasteful",
+    "Section 5",
+    "components for 90 % of the variance are far more than classification needs",
+    "more than 3 times those for 90 % of the accuracy, k-NN and NCC, at every layer",
+)(on_networks(_wasteful))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Part, Record, Snapshot, derive_seed
+from ntkscope.core import Part, Record, Snapshot, derive_seed
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.shared.lenet_tasks import Tasks, tasks_of
@@ -27,22 +27,6 @@ NAME = "tangent-or-last-layer"
 READ = {"readout": "readout solved anew", "tangent": "tangent solved"}
 TITLES = {"shifted": "shifted MNIST", "cifar10": "CIFAR-10"}
 NEAR = 1.0  # points
-PUBLISHED = {
-    key: Published(f"own-{key}", "this project", statement, check)
-    for key, statement, check in (
-        (
-            "tangent-reaches-network",
-            "solved at an early enough epoch's weights, tangent and readout are as good as the trained network",
-            "each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task"
-            " and width",
-        ),
-        (
-            "tangent-before-readout",
-            "the tangent gets there no later than the readout",
-            "first such epoch of the tangent not after the readout's, for every task and width where both have one",
-        ),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -96,13 +80,6 @@ class TangentOrLastLayer(Experiment):
             for name in known
         ]
         run_legs(run.record, found, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)
@@ -183,6 +160,13 @@ def _arrival(epochs: Mapping[str, Any]) -> dict[str, Any]:
     return {"network": final, **first}
 
 
+@claim(
+    "own-tangent-reaches-network",
+    "this project",
+    "solved at an early enough epoch's weights, tangent and readout are as good as the trained network",
+    "each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task"
+    " and width",
+)
 def _reaches(config: Any, record: Record) -> Reading:
     found = arrivals(record)
     if not found:
@@ -190,6 +174,12 @@ def _reaches(config: Any, record: Record) -> Reading:
     return Reading(found, all(row[which] is not None for row in found.values() for which in READ), _gaps(record))
 
 
+@claim(
+    "own-tangent-before-readout",
+    "this project",
+    "the tangent gets there no later than the readout",
+    "first such epoch of the tangent not after the readout's, for every task and width where both have one",
+)
 def _before(config: Any, record: Record) -> Reading:
     found = arrivals(record)
     rows = {name: row for name, row in found.items() if row["tangent"] is not None and row["readout"] is not None}
@@ -205,9 +195,6 @@ def _gaps(record: Record) -> str:
         rows = [f"{e}: {s['network']:g}/{s['readout']['test']:g}/{s['tangent']['test']:g}" for e, s in steps.items()]
         words.append(f"{name} network/readout/tangent at epoch {', '.join(rows)}")
     return "; ".join(words)
-
-
-READINGS: Mapping[str, Read] = {"tangent-reaches-network": _reaches, "tangent-before-readout": _before}
 
 
 def draw(record: Record) -> dict[str, Any]:

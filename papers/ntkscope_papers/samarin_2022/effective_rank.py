@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.kernels import Tangent
 from ntkscope.linalg import effective_rank, estimate_effective_rank
 from ntkscope.linalg.spectrum import entropy_rank
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.samarin_2022.alexnet import SIDE, STAND_IN, enlarged_alexnet
@@ -28,43 +28,6 @@ from ntkscope_papers.shared.lenet_tasks import Task, load_task
 NAME = "effective-rank"
 DRAWN = 120  # singular values of a spectrum that are kept, evenly spaced in their rank
 FULL = 6000
-
-PUBLISHED = {
-    key: Published(f"linearized-{key}", *rest)
-    for key, *rest in (
-        (
-            "effective-rank-def",
-            "Section 4.2",
-            "exp of the entropy of singular values that sum to 1",
-            "n for the identity, 1 for rank one, at most the rank; both readings reported",
-        ),
-        (
-            "effective-rank-lenet",
-            "Figure 6",
-            {"samples": 600, "full_rank": 6000},
-            "rises over x1, x2, x5, x10; all below 3000; rises less on shifted digits",
-        ),
-        (
-            "effective-rank-alexnet",
-            "Figure 6",
-            "far below 6000, rises marginally with width",
-            "rises with width, below 3000",
-            STAND_IN,
-        ),
-        (
-            "singular-values",
-            "Figure 7",
-            "width raises the smallest non-vanishing singular values and lowers the condition number",
-            "5th percentile of the non-zero ones over the largest rises from x1 to x10; condition number x1/x10 above 1",
-        ),
-        (
-            "rank-deficiency",
-            "Section 4.2",
-            {"rows": {"CIFAR-10": 500_000, "MNIST": 600_000}, "params": {"x1": 61_706, "x2": 244_362, "x5": 1_518_090}},
-            "parameters at x1 and x2 below, at x5 above the rows",
-        ),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -118,13 +81,6 @@ class EffectiveRanks(Experiment):
             ),
         }
         run_legs(run.record, legs(self, tasks, run.seed, run.device), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)
@@ -219,6 +175,12 @@ def both(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     return {name: {w: round(row[name], 1) for w, row in rows.items()} for name in ("of the Jacobian", "of the kernel")}
 
 
+@claim(
+    "linearized-effective-rank-def",
+    "Section 4.2",
+    "exp of the entropy of singular values that sum to 1",
+    "n for the identity, 1 for rank one, at most the rank; both readings reported",
+)
 def _definition(config: Any, record: Record) -> Reading:
     low = torch.outer(torch.arange(1.0, 6.0), torch.arange(1.0, 6.0)) + torch.diag(torch.tensor([1.0, 1.0, 0, 0, 0]))
     found = {
@@ -231,6 +193,12 @@ def _definition(config: Any, record: Record) -> Reading:
     return Reading(found, holds, "the figure's wording is read as the Jacobian's; the kernel's beside it", exact=True)
 
 
+@claim(
+    "linearized-effective-rank-lenet",
+    "Figure 6",
+    {"samples": 600, "full_rank": 6000},
+    "rises over x1, x2, x5, x10; all below 3000; rises less on shifted digits",
+)
 def _lenet(config: Any, record: Record) -> Reading:
     rows, shifted = (by_width(record, f"lenet/{name}/") for name in ("standard", "shifted"))
     both_widths = [w for w in rows if w in shifted]
@@ -250,6 +218,13 @@ def _lenet(config: Any, record: Record) -> Reading:
     return Reading(measured_, holds, note)
 
 
+@claim(
+    "linearized-effective-rank-alexnet",
+    "Figure 6",
+    "far below 6000, rises marginally with width",
+    "rises with width, below 3000",
+    stand_in=STAND_IN,
+)
 def _alexnet(config: Any, record: Record) -> Reading:
     rows = by_width(record, "alexnet/")
     if len(rows) < 2:
@@ -258,6 +233,12 @@ def _alexnet(config: Any, record: Record) -> Reading:
     return Reading(both(rows), rises(values) and max(values) < FULL / 2)
 
 
+@claim(
+    "linearized-singular-values",
+    "Figure 7",
+    "width raises the smallest non-vanishing singular values and lowers the condition number",
+    "5th percentile of the non-zero ones over the largest rises from x1 to x10; condition number x1/x10 above 1",
+)
 def _values(config: Any, record: Record) -> Reading:
     rows = by_width(record, "lenet/standard/")
     if "x1" not in rows or "x10" not in rows:
@@ -267,18 +248,15 @@ def _values(config: Any, record: Record) -> Reading:
     return Reading(found, rows["x10"]["5th percentile"] > rows["x1"]["5th percentile"] and ratio > 1)
 
 
+@claim(
+    "linearized-rank-deficiency",
+    "Section 4.2",
+    {"rows": {"CIFAR-10": 500_000, "MNIST": 600_000}, "params": {"x1": 61_706, "x2": 244_362, "x5": 1_518_090}},
+    "parameters at x1 and x2 below, at x5 above the rows",
+)
 def _deficiency(config: Any, record: Record) -> Reading:
     found = {f"x{w}": parameters(width=w) for w in (1, 2, 5)}
     return Reading(found, found["x1"] < found["x2"] < 500_000 < 600_000 < found["x5"], exact=True)
-
-
-READINGS: Mapping[str, Read] = {
-    "effective-rank-def": _definition,
-    "effective-rank-lenet": _lenet,
-    "effective-rank-alexnet": _alexnet,
-    "singular-values": _values,
-    "rank-deficiency": _deficiency,
-}
 
 
 def draw(record: Record) -> dict[str, Any]:

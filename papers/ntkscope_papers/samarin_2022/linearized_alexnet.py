@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from ntkscope import models
-from ntkscope.core import Claim, Record, derive_seed
+from ntkscope.core import Record, derive_seed
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.samarin_2022.alexnet import SIDE, STAND_IN, enlarged_alexnet
@@ -25,44 +25,6 @@ RUNS = {  # kind, learning rate, weight decay
     "network": ("network", 0.1, 5e-6),
     "linear": ("linear", 1.0, 5e-7),
     "shared": ("linear", 0.1, 5e-6),
-}
-PUBLISHED = {
-    key: Published(f"linearized-{key}", *rest)
-    for key, *rest in (
-        (
-            "alexnet-params",
-            "Section 3",
-            60_000_000,
-            "57.0 million with 10 outputs, 61.1 million with 1,000, to which the round figure belongs",
-        ),
-        (
-            "alexnet-overparam",
-            "Section 4.2",
-            {"images": 13_000, "rows": 130_000},
-            "more parameters than the 10 · 13,000 rows",
-        ),
-        (
-            "best-hparams-alexnet",
-            "Section 4.1",
-            {"linearised": {"lr": 1, "weight_decay": 5e-7}, "standard": {"lr": 0.1, "weight_decay": 5e-6}},
-            "linearisation at x1: lr 1 at least as good in test as lr 0.1",
-            STAND_IN,
-        ),
-        (
-            "snakes-gap",
-            "Figure 5",
-            {"best": {"x1": 20.4, "x4": 18.56}, "shared": "above 20 at all widths"},
-            "a gap above 0 at every width: a stand-in tests the sign alone",
-            STAND_IN,
-        ),
-        (
-            "snakes-trend",
-            "Figure 5",
-            "width hardly affects AlexNet, strongly lowers the linearisation's training error",
-            "x1 to x2: linearised training accuracy rises, by more than AlexNet's test accuracy moves",
-            STAND_IN,
-        ),
-    )
 }
 
 
@@ -121,13 +83,6 @@ class LinearizedAlexnet(Experiment):
         ]
         run_legs(run.record, found, self.legs, progress=run.progress)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
-
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)
 
@@ -162,6 +117,12 @@ def rows(record: Record, name: str) -> dict[str, Mapping[str, Any]]:
     return dict(sorted(found.items(), key=lambda item: float(item[0][1:])))
 
 
+@claim(
+    "linearized-alexnet-params",
+    "Section 3",
+    60_000_000,
+    "57.0 million with 10 outputs, 61.1 million with 1,000, to which the round figure belongs",
+)
 def _parameters(config: Any, record: Record) -> Reading:
     found = {}
     with torch.device("meta"):
@@ -171,10 +132,23 @@ def _parameters(config: Any, record: Record) -> Reading:
     return Reading(found, found == {"10 outputs": 57_044_810, "1000 outputs": 61_100_840}, exact=True)
 
 
+@claim(
+    "linearized-alexnet-overparam",
+    "Section 4.2",
+    {"images": 13_000, "rows": 130_000},
+    "more parameters than the 10 · 13,000 rows",
+)
 def _over(config: Any, record: Record) -> Reading:
     return Reading({"parameters": 57_044_810, "rows": 130_000}, 57_044_810 > 130_000, "arithmetic", exact=True)
 
 
+@claim(
+    "linearized-best-hparams-alexnet",
+    "Section 4.1",
+    {"linearised": {"lr": 1, "weight_decay": 5e-7}, "standard": {"lr": 0.1, "weight_decay": 5e-6}},
+    "linearisation at x1: lr 1 at least as good in test as lr 0.1",
+    stand_in=STAND_IN,
+)
 def _rates(config: Any, record: Record) -> Reading:
     best, shared = (rows(record, name) for name in ("linear", "shared"))
     if not best or not shared:
@@ -186,6 +160,13 @@ def _rates(config: Any, record: Record) -> Reading:
     return Reading({width: found}, found["lr 1, 5e-7"] >= found["lr 0.1, 5e-6"])
 
 
+@claim(
+    "linearized-snakes-gap",
+    "Figure 5",
+    {"best": {"x1": 20.4, "x4": 18.56}, "shared": "above 20 at all widths"},
+    "a gap above 0 at every width: a stand-in tests the sign alone",
+    stand_in=STAND_IN,
+)
 def _gap(config: Any, record: Record) -> Reading:
     network, linear = (rows(record, name) for name in ("network", "linear"))
     both = [width for width in network if width in linear]
@@ -195,6 +176,13 @@ def _gap(config: Any, record: Record) -> Reading:
     return Reading(found, all(value > 0 for value in found.values()))
 
 
+@claim(
+    "linearized-snakes-trend",
+    "Figure 5",
+    "width hardly affects AlexNet, strongly lowers the linearisation's training error",
+    "x1 to x2: linearised training accuracy rises, by more than AlexNet's test accuracy moves",
+    stand_in=STAND_IN,
+)
 def _trend(config: Any, record: Record) -> Reading:
     network, linear = (rows(record, name) for name in ("network", "linear"))
     both = [width for width in network if width in linear]
@@ -208,15 +196,6 @@ def _trend(config: Any, record: Record) -> Reading:
     }
     rise = moved["linearisation, train"]
     return Reading({k: round(v, 2) for k, v in moved.items()}, rise > 0 and rise > abs(moved["AlexNet, test"]))
-
-
-READINGS: Mapping[str, Read] = {
-    "alexnet-params": _parameters,
-    "alexnet-overparam": _over,
-    "best-hparams-alexnet": _rates,
-    "snakes-gap": _gap,
-    "snakes-trend": _trend,
-}
 
 
 def draw(record: Record) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from ntkscope.core import Record
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.samarin_2022 import linearized_readings as read
-from ntkscope_papers.samarin_2022.linearized_statements import GAPS, TITLES
+from ntkscope_papers.samarin_2022.linearized_claims import GAPS, TITLES
 
 
 def draw(record: Record) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Record, Snapshot, derive_seed
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope.core import Record, Snapshot, derive_seed
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs, unfinished
-from ntkscope_papers.samarin_2022.linearized_claims import READINGS
+from ntkscope_papers.samarin_2022 import linearized_claims as claims
 from ntkscope_papers.samarin_2022.linearized_figures import draw
 from ntkscope_papers.samarin_2022.linearized_identities import identities
 from ntkscope_papers.samarin_2022.linearized_readings import searched
-from ntkscope_papers.samarin_2022.linearized_statements import PUBLISHED
 from ntkscope_papers.samarin_2022.logistic_pixels import pixel_regression
 from ntkscope_papers.shared.lenet_tasks import Task, Tasks, tasks_of
 from ntkscope_papers.shared.paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
@@ -45,6 +44,7 @@ class LinearizedLenet(Experiment):
     """
 
     name = "linearized-lenet"
+    statements = claims_of(claims)
     free = ("seeds", "wide_seeds", "optional", "colour_optional", "lsmr_steps")
 
     dataset: str = "mnist"
@@ -99,13 +99,6 @@ class LinearizedLenet(Experiment):
         run_legs(
             run.record, legs(Setup(self, tasks, run.record, run.seed, run.device)), self.legs, progress=run.progress
         )
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.vargas_2023.resampled_tests import attainable, fair_test, neighbours, published_test
@@ -28,124 +28,6 @@ TABLE_6: dict[str, dict[str, float]] = {
 }
 ON_M = ("probe", "random", "finetune", "lora")
 P_VALUE, SHUFFLES = 0.007, 50
-
-PUBLISHED: dict[str, Published] = {
-    "random-lp": Published(
-        "conjugate-table5-random-lp",
-        "Conjugate kernel, Table 5",
-        TABLE_5["random"],
-        "mean test accuracy between 50 and 68 %",
-        WHY,
-        seeds=50,
-    ),
-    "pretrained-lp": Published(
-        "conjugate-table5-pretrained-lp",
-        "Conjugate kernel, Table 5",
-        TABLE_5["probe"],
-        "mean test accuracy >= 78 % over 50 shuffles",
-        WHY,
-        seeds=50,
-    ),
-    "finetune": Published(
-        "conjugate-table5-finetune",
-        "Conjugate kernel, Table 5",
-        TABLE_5["finetune"],
-        "mean training accuracy >= 98 %, mean test accuracy within 6 points of the probe's",
-        WHY,
-        seeds=50,
-    ),
-    "qlora": Published(
-        "conjugate-table5-qlora",
-        "Conjugate kernel, Table 5",
-        TABLE_5["lora"],
-        "reported only",
-        f"{WHY}; adapters without quantisation",
-        seeds=50,
-    ),
-    "order": Published(
-        "conjugate-table5-order",
-        "Conjugate kernel, Section 7",
-        {
-            "test": "probe > fine-tuning > QLoRA > random",
-            "train minus test, points": {"random": 27.9, "finetune": 16.2, "probe": 9.0, "lora": 3.1},
-        },
-        "probe minus random >= 10 points; gap of fine-tuning > gap of the probe; probe minus fine-tuning > -3 points",
-        WHY,
-        seeds=50,
-    ),
-    "m-split": Published(
-        "shift-m-split",
-        "Distribution shift, Section 3",
-        {"train": [150, 150], "test": [27, 32], "shared": 0},
-        "these sizes, nothing shared",
-    ),
-    "p-split": Published(
-        "shift-p-split",
-        "Distribution shift, Section 3",
-        {"train": 20000, "validation": 20000, "test": 359},
-        "balanced, no text shared between training, validation and M",
-        "16,000 and 3,800 tweets of the 20,000 at hand",
-    ),
-    "training": Published(
-        "shift-training-setting",
-        "Distribution shift, Section 3",
-        {"epochs": 10, "std of random weights": 0.02},
-        "a setting: none",
-        WHY,
-    ),
-    "finetune-on-p": Published(
-        "shift-table6-finetune-on-p",
-        "Distribution shift, Table 6",
-        TABLE_6["finetune-on-p"],
-        "mean accuracy on M between 76 and 90 %",
-        WHY,
-        seeds=5,
-    ),
-    "table6-random": Published(
-        "shift-table6-random-lp",
-        "Distribution shift, Table 6",
-        TABLE_6["random"],
-        "mean test accuracy between 50 and 68 %",
-        WHY,
-        seeds=50,
-    ),
-    "table6-pretrained": Published(
-        "shift-table6-pretrained-lp",
-        "Distribution shift, Table 6",
-        TABLE_6["probe"],
-        "mean test accuracy >= 78 % over 50 shuffles",
-        WHY,
-        seeds=50,
-    ),
-    "matches": Published(
-        "shift-probe-matches-finetune",
-        "Distribution shift, Section 4",
-        {"probe on M minus fine-tuning on P, points": 2.2, "standard error": 0.74},
-        "probe minus fine-tuning > -3 points",
-        WHY,
-        seeds=50,
-    ),
-    "ks": Published(
-        "shift-ks-test",
-        "Distribution shift, Section 4",
-        {"p": P_VALUE},
-        "reported, beside a fair test",
-        WHY,
-        seeds=50,
-    ),
-    "sota": Published(
-        "shift-fig13b-sota-overlap",
-        "Distribution shift, Figure 13b",
-        "the accuracy of a RoBERTa trained on all of P lies in the range of the probe's",
-        "not testable: neither that network nor the value of its line is at hand",
-    ),
-    "tables": Published(
-        "shift-tables-5-6-consistent",
-        "Tables 5 and 6",
-        "the probe rows of both tables are equal; the fine-tuning rows differ by what was trained on",
-        "bookkeeping of the published figures",
-    ),
-}
 
 
 def rows(config: Any, record: Record, name: str) -> list[Mapping[str, Any]]:
@@ -196,6 +78,14 @@ def _rate(several: list[Mapping[str, Any]]) -> str:
     return f"learning rate {several[0]['lr']:g}, chosen on P"
 
 
+@claim(
+    "conjugate-table5-finetune",
+    "Conjugate kernel, Table 5",
+    TABLE_5["finetune"],
+    "mean training accuracy >= 98 %, mean test accuracy within 6 points of the probe's",
+    stand_in=WHY,
+    seeds=50,
+)
 def _finetune(config: Any, record: Record) -> Reading:
     tuned, probe = rows(config, record, "finetune"), rows(config, record, "probe")
     if not tuned or not probe:
@@ -205,6 +95,14 @@ def _finetune(config: Any, record: Record) -> Reading:
     return Reading(table(tuned), holds, f"{near:.1f} points from the probe; {_rate(tuned)}", seeds=len(tuned))
 
 
+@claim(
+    "conjugate-table5-qlora",
+    "Conjugate kernel, Table 5",
+    TABLE_5["lora"],
+    "reported only",
+    stand_in=f"{WHY}; adapters without quantisation",
+    seeds=50,
+)
 def _lora(config: Any, record: Record) -> Reading:
     several = rows(config, record, "lora")
     if not several:
@@ -212,6 +110,17 @@ def _lora(config: Any, record: Record) -> Reading:
     return Reading(table(several), None, f"rank {config.rank}; {_rate(several)}", seeds=len(several))
 
 
+@claim(
+    "conjugate-table5-order",
+    "Conjugate kernel, Section 7",
+    {
+        "test": "probe > fine-tuning > QLoRA > random",
+        "train minus test, points": {"random": 27.9, "finetune": 16.2, "probe": 9.0, "lora": 3.1},
+    },
+    "probe minus random >= 10 points; gap of fine-tuning > gap of the probe; probe minus fine-tuning > -3 points",
+    stand_in=WHY,
+    seeds=50,
+)
 def _order(config: Any, record: Record) -> Reading:
     found = {name: rows(config, record, name) for name in ON_M}
     if not all(found.values()):
@@ -231,7 +140,13 @@ def _order(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, seeds=config.shuffles)
 
 
-@needs("splits")
+@claim(
+    "shift-m-split",
+    "Distribution shift, Section 3",
+    {"train": [150, 150], "test": [27, 32], "shared": 0},
+    "these sizes, nothing shared",
+    needs=["splits"],
+)
 def _m_split(config: Any, record: Record) -> Reading:
     found = record.metrics["splits"]["M"]
     sizes = found["train and test, negative and positive"]
@@ -240,7 +155,14 @@ def _m_split(config: Any, record: Record) -> Reading:
     )
 
 
-@needs("splits")
+@claim(
+    "shift-p-split",
+    "Distribution shift, Section 3",
+    {"train": 20000, "validation": 20000, "test": 359},
+    "balanced, no text shared between training, validation and M",
+    stand_in="16,000 and 3,800 tweets of the 20,000 at hand",
+    needs=["splits"],
+)
 def _p_split(config: Any, record: Record) -> Reading:
     found = record.metrics["splits"]["P"]
     labels = found["train and validation, negative and positive"]
@@ -248,6 +170,13 @@ def _p_split(config: Any, record: Record) -> Reading:
     return Reading(dict(found), even and not found["shared texts"] and not found["texts shared with M"])
 
 
+@claim(
+    "shift-training-setting",
+    "Distribution shift, Section 3",
+    {"epochs": 10, "std of random weights": 0.02},
+    "a setting: none",
+    stand_in=WHY,
+)
 def _training(config: Any, record: Record) -> Reading:
     chosen = {
         name: record.metrics[f"rates/{name}"]["chosen"]
@@ -295,7 +224,15 @@ def _sizes(record: Record, several: list[Mapping[str, Any]]) -> tuple[int, int]:
     return int(record.metrics["splits"]["M"]["items"]) - test, test
 
 
-@needs("splits")
+@claim(
+    "shift-probe-matches-finetune",
+    "Distribution shift, Section 4",
+    {"probe on M minus fine-tuning on P, points": 2.2, "standard error": 0.74},
+    "probe minus fine-tuning > -3 points",
+    stand_in=WHY,
+    seeds=50,
+    needs=["splits"],
+)
 def _matches(config: Any, record: Record) -> Reading:
     probe, tuned = rows(config, record, "probe"), rows(config, record, "finetune-on-p")
     if not probe or not tuned:
@@ -312,7 +249,15 @@ def _matches(config: Any, record: Record) -> Reading:
     return Reading(measured, difference > -3, note, seeds=len(probe))
 
 
-@needs("splits")
+@claim(
+    "shift-ks-test",
+    "Distribution shift, Section 4",
+    {"p": P_VALUE},
+    "reported, beside a fair test",
+    stand_in=WHY,
+    seeds=50,
+    needs=["splits"],
+)
 def _ks(config: Any, record: Record) -> Reading:
     """The published test and a fair one, of the probe against fine-tuning on P, and against fine-tuning on M."""
     probe, on_p = rows(config, record, "probe"), rows(config, record, "finetune-on-p")
@@ -346,32 +291,67 @@ def _ks(config: Any, record: Record) -> Reading:
     return Reading(measured, None, note, seeds=len(probe))
 
 
+@claim(
+    "shift-fig13b-sota-overlap",
+    "Distribution shift, Figure 13b",
+    "the accuracy of a RoBERTa trained on all of P lies in the range of the probe's",
+    "not testable: neither that network nor the value of its line is at hand",
+)
 def _sota(config: Any, record: Record) -> Reading:
     return Reading(
         None, note="a RoBERTa trained on 1.6 million tweets is not at hand, and the published line has no value"
     )
 
 
+@claim(
+    "shift-tables-5-6-consistent",
+    "Tables 5 and 6",
+    "the probe rows of both tables are equal; the fine-tuning rows differ by what was trained on",
+    "bookkeeping of the published figures",
+)
 def _tables(config: Any, record: Record) -> Reading:
     same = {name: TABLE_5[name] == TABLE_6[name] for name in ("random", "probe")}
     apart = TABLE_5["finetune"] != TABLE_6["finetune-on-p"]
     return Reading({"equal rows": same, "fine-tuning rows differ": apart}, all(same.values()) and apart, exact=True)
 
 
-READINGS: dict[str, Read] = {
-    "random-lp": _accuracy("random", 50, 68),
-    "pretrained-lp": _accuracy("probe", 78, 100),
-    "finetune": _finetune,
-    "qlora": _lora,
-    "order": _order,
-    "m-split": _m_split,
-    "p-split": _p_split,
-    "training": _training,
-    "finetune-on-p": _accuracy("finetune-on-p", 76, 90),
-    "table6-random": _accuracy("random", 50, 68),
-    "table6-pretrained": _accuracy("probe", 78, 100),
-    "matches": _matches,
-    "ks": _ks,
-    "sota": _sota,
-    "tables": _tables,
-}
+RANDOM_LP = claim(
+    "conjugate-table5-random-lp",
+    "Conjugate kernel, Table 5",
+    TABLE_5["random"],
+    "mean test accuracy between 50 and 68 %",
+    stand_in=WHY,
+    seeds=50,
+)(_accuracy("random", 50, 68))
+PRETRAINED_LP = claim(
+    "conjugate-table5-pretrained-lp",
+    "Conjugate kernel, Table 5",
+    TABLE_5["probe"],
+    "mean test accuracy >= 78 % over 50 shuffles",
+    stand_in=WHY,
+    seeds=50,
+)(_accuracy("probe", 78, 100))
+FINETUNE_ON_P = claim(
+    "shift-table6-finetune-on-p",
+    "Distribution shift, Table 6",
+    TABLE_6["finetune-on-p"],
+    "mean accuracy on M between 76 and 90 %",
+    stand_in=WHY,
+    seeds=5,
+)(_accuracy("finetune-on-p", 76, 90))
+TABLE6_RANDOM = claim(
+    "shift-table6-random-lp",
+    "Distribution shift, Table 6",
+    TABLE_6["random"],
+    "mean test accuracy between 50 and 68 %",
+    stand_in=WHY,
+    seeds=50,
+)(_accuracy("random", 50, 68))
+TABLE6_PRETRAINED = claim(
+    "shift-table6-pretrained-lp",
+    "Distribution shift, Table 6",
+    TABLE_6["probe"],
+    "mean test accuracy >= 78 % over 50 shuffles",
+    stand_in=WHY,
+    seeds=50,
+)(_accuracy("probe", 78, 100))

@@ -7,7 +7,7 @@ leaves learning rates open: those of fine-tuning and adapters are chosen on P, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ntkscope.core import Claim, Part, Record
+from ntkscope.core import Part, Record
 from ntkscope.training import adaptation
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import once
@@ -39,6 +39,7 @@ class ProbeVsFinetune(Experiment):
     """
 
     name = claims.NAME
+    statements = claims_of(claims)
     free = ("p_runs",)
 
     dataset: str = "sentiment140"
@@ -82,13 +83,6 @@ class ProbeVsFinetune(Experiment):
         found = tweets(self.dataset, self.encoder, root=run.root, length=self.length)
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             run_legs(run.record, legs(self, run.record, found, run.seed, run.device), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(claims.PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, claims.PUBLISHED, claims.READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

@@ -8,7 +8,7 @@ density ratio of Figure 13a.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope.core import Record
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.vargas_2023 import shift_claims as claims
@@ -38,6 +38,7 @@ class SentimentShift(Experiment):
     """
 
     name = claims.NAME
+    statements = claims_of(claims)
     free = ("draws", "filters", "permutations")
 
     dataset: str = "sentiment140"
@@ -73,13 +74,6 @@ class SentimentShift(Experiment):
     def measure(self, run: Run) -> None:
         found = tweets(self.dataset, self.encoder, root=run.root, length=self.length, limit=self.pool)
         run_legs(run.record, legs(self, run.record, found, run.seed, run.device), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(claims.PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, claims.PUBLISHED, claims.READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

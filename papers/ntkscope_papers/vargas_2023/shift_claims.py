@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.qadeer_2023.networks import digits
 
@@ -16,90 +16,15 @@ NAME = "sentiment-shift"
 WHY = "MiniLM with six layers in place of GPT-2"
 SOURCE = "Distribution shift"
 
-PUBLISHED: dict[str, Published] = {
-    "first-pc": Published(
-        "conjugate-fig12-first-pc-shift",
-        "Conjugate kernel, Figure 12",
-        "the first principal component has visibly different densities on P and M",
-        "Kolmogorov–Smirnov test on the first component: p < 1e-3",
-        WHY,
-    ),
-    "sizes": Published(
-        "shift-dataset-sizes",
-        f"{SOURCE}, Section 3",
-        {"P": 1_600_000, "M": 359, "M negative and positive": [177, 182]},
-        "359 tweets of M that are not neutral, 177 negative and 182 positive",
-    ),
-    "two-pcs": Published(
-        "shift-fig13a-two-pcs",
-        f"{SOURCE}, Figure 13a",
-        "the first two principal components separate P from M",
-        "reported: area under the curve of a quadratic and a linear rule",
-        WHY,
-    ),
-    "identity": Published(
-        "shift-embedded-kernel-pca-identity",
-        f"{SOURCE}, Section 4",
-        "PCA of the embedded kernel is PCA of the activations",
-        "scores agree up to sign to 1e-8 of the largest",
-    ),
-    "linear": Published(
-        "shift-linear-separability",
-        f"{SOURCE}, Section 4",
-        "a linear classifier on embeddings tells P from M (the table is lost)",
-        "balanced accuracy >= 0.75; with labels shuffled within 0.5 ± 0.05",
-        WHY,
-    ),
-    "handles": Published(
-        "shift-label-noise-identical-inputs",
-        f"{SOURCE}, Table 7",
-        "P has tweets that are one handle and nothing else, with opposite labels",
-        "at least one such tweet in each class of the sample at hand",
-    ),
-    "examples": Published(
-        "shift-table7-examples",
-        f"{SOURCE}, Table 7",
-        {"negative": [1467863072, 1467871226, 1467979094], "positive": [1836399555, 1879932456, 1833894264]},
-        "not testable: the sample at hand has no ids",
-    ),
-    "filter": Published(
-        "shift-fig14-filter-no-change",
-        f"{SOURCE}, Figure 14",
-        {"before": 29000, "after": 20000, "density": "unchanged"},
-        "energy distance in PC1–2 of the filtered tweets to P at most a fifth of that of M",
-        f"{WHY}; a probe's agreement in place of GPT-3.5's answers",
-    ),
-    "downstream": Published(
-        "shift-filter-downstream",
-        f"{SOURCE}, Section 6",
-        "training on the filtered set changes accuracy on M little, perhaps for the worse (the table is missing)",
-        "mean difference at most 3 points",
-        f"{WHY}; a probe's agreement in place of GPT-3.5's answers; linear probes on P",
-    ),
-    "models": Published(
-        "shift-fig15-models",
-        f"{SOURCE}, Figure 15",
-        {"none": ["BERT-base"], "partly": ["RoBERTa-base", "Falcon 1B"], "fully": ["Falcon 7B", "GPT-2"]},
-        "area under the curve in PC1–2 below 0.8 for a small encoder of BERT's kind",
-        "MiniLM and untrained encoders in place of the five models",
-    ),
-    "one-sided": Published(
-        "shift-pca-one-sided",
-        f"{SOURCE}, Section 7",
-        "different densities prove a shift, equal ones do not prove that there is none",
-        "pairs equal in PC1–2: found by C2ST every time, in PC1–2 at most twice in ten",
-    ),
-    "pca-filter": Published(
-        "shift-pca-filter",
-        f"{SOURCE}, Section 7",
-        "a search for a part of P that looks like M in PC1–2; no outcome is reported",
-        "area under the curve in PC1–2 within 0.5 ± 0.05 after selection",
-        WHY,
-    ),
-}
 
-
-@needs("plane")
+@claim(
+    "conjugate-fig12-first-pc-shift",
+    "Conjugate kernel, Figure 12",
+    "the first principal component has visibly different densities on P and M",
+    "Kolmogorov–Smirnov test on the first component: p < 1e-3",
+    stand_in=WHY,
+    needs=["plane"],
+)
 def _first_pc(config: Any, record: Record) -> Reading:
     found = record.metrics["plane"]["first component"]
     return Reading(
@@ -109,7 +34,13 @@ def _first_pc(config: Any, record: Record) -> Reading:
     )
 
 
-@needs("counts")
+@claim(
+    "shift-dataset-sizes",
+    f"{SOURCE}, Section 3",
+    {"P": 1_600_000, "M": 359, "M negative and positive": [177, 182]},
+    "359 tweets of M that are not neutral, 177 negative and 182 positive",
+    needs=["counts"],
+)
 def _sizes(config: Any, record: Record) -> Reading:
     found = record.metrics["counts"]["negative and positive"]
     note = (
@@ -125,6 +56,13 @@ def _last(config: Any, record: Record) -> Mapping[str, Any] | None:
     return None if found is None else found["mean"]
 
 
+@claim(
+    "shift-fig13a-two-pcs",
+    f"{SOURCE}, Figure 13a",
+    "the first two principal components separate P from M",
+    "reported: area under the curve of a quadratic and a linear rule",
+    stand_in=WHY,
+)
 def _two_pcs(config: Any, record: Record) -> Reading:
     found = _last(config, record)
     if found is None:
@@ -136,13 +74,26 @@ def _two_pcs(config: Any, record: Record) -> Reading:
     )
 
 
-@needs("identity")
+@claim(
+    "shift-embedded-kernel-pca-identity",
+    f"{SOURCE}, Section 4",
+    "PCA of the embedded kernel is PCA of the activations",
+    "scores agree up to sign to 1e-8 of the largest",
+    needs=["identity"],
+)
 def _identity(config: Any, record: Record) -> Reading:
     found = record.metrics["identity"]["largest difference"]
     return Reading({"largest difference": found}, found <= 1e-8)
 
 
-@needs("linear")
+@claim(
+    "shift-linear-separability",
+    f"{SOURCE}, Section 4",
+    "a linear classifier on embeddings tells P from M (the table is lost)",
+    "balanced accuracy >= 0.75; with labels shuffled within 0.5 ± 0.05",
+    stand_in=WHY,
+    needs=["linear"],
+)
 def _linear(config: Any, record: Record) -> Reading:
     found, last = record.metrics["linear"], _last(config, record)
     measured = {name: digits(found[name], 4) for name in ("balanced accuracy", "labels shuffled")}
@@ -150,7 +101,13 @@ def _linear(config: Any, record: Record) -> Reading:
     return Reading({**measured, **({} if last is None else {"AUC": last["auc"], "p": last["p"]})}, holds)
 
 
-@needs("counts")
+@claim(
+    "shift-label-noise-identical-inputs",
+    f"{SOURCE}, Table 7",
+    "P has tweets that are one handle and nothing else, with opposite labels",
+    "at least one such tweet in each class of the sample at hand",
+    needs=["counts"],
+)
 def _handles(config: Any, record: Record) -> Reading:
     found = record.metrics["counts"]
     alone = found["one handle and nothing else, negative and positive"]
@@ -159,6 +116,12 @@ def _handles(config: Any, record: Record) -> Reading:
     )
 
 
+@claim(
+    "shift-table7-examples",
+    f"{SOURCE}, Table 7",
+    {"negative": [1467863072, 1467871226, 1467979094], "positive": [1836399555, 1879932456, 1833894264]},
+    "not testable: the sample at hand has no ids",
+)
 def _examples(config: Any, record: Record) -> Reading:
     return Reading(None, note="the tweets of P at hand come without their ids")
 
@@ -168,6 +131,13 @@ def _filters(config: Any, record: Record) -> list[Mapping[str, Any]]:
     return [metrics[key] for key in keys] if all(key in metrics for key in keys) else []
 
 
+@claim(
+    "shift-fig14-filter-no-change",
+    f"{SOURCE}, Figure 14",
+    {"before": 29000, "after": 20000, "density": "unchanged"},
+    "energy distance in PC1–2 of the filtered tweets to P at most a fifth of that of M",
+    stand_in=f"{WHY}; a probe's agreement in place of GPT-3.5's answers",
+)
 def _filter(config: Any, record: Record) -> Reading:
     several = _filters(config, record)
     if not several:
@@ -185,6 +155,13 @@ def _filter(config: Any, record: Record) -> Reading:
     return Reading(measured, 5 * plane["filtered"] <= plane["M"], note)
 
 
+@claim(
+    "shift-filter-downstream",
+    f"{SOURCE}, Section 6",
+    "training on the filtered set changes accuracy on M little, perhaps for the worse (the table is missing)",
+    "mean difference at most 3 points",
+    stand_in=f"{WHY}; a probe's agreement in place of GPT-3.5's answers; linear probes on P",
+)
 def _downstream(config: Any, record: Record) -> Reading:
     several = _filters(config, record)
     if not several:
@@ -204,6 +181,13 @@ def _downstream(config: Any, record: Record) -> Reading:
     return Reading(measured, abs(apart["mean"]) <= 3, note)
 
 
+@claim(
+    "shift-fig15-models",
+    f"{SOURCE}, Figure 15",
+    {"none": ["BERT-base"], "partly": ["RoBERTa-base", "Falcon 1B"], "fully": ["Falcon 7B", "GPT-2"]},
+    "area under the curve in PC1–2 below 0.8 for a small encoder of BERT's kind",
+    stand_in="MiniLM and untrained encoders in place of the five models",
+)
 def _models(config: Any, record: Record) -> Reading:
     found, last = record.metrics, _last(config, record)
     keys = {size: [f"untrained/{size}/{d}" for d in range(config.draws)] for size in config.sizes}
@@ -225,7 +209,13 @@ def _models(config: Any, record: Record) -> Reading:
     return Reading(measured, last["auc_pc12_qda"][0] < 0.8, note)
 
 
-@needs("one-sided")
+@claim(
+    "shift-pca-one-sided",
+    f"{SOURCE}, Section 7",
+    "different densities prove a shift, equal ones do not prove that there is none",
+    "pairs equal in PC1–2: found by C2ST every time, in PC1–2 at most twice in ten",
+    needs=["one-sided"],
+)
 def _one_sided(config: Any, record: Record) -> Reading:
     found = record.metrics["one-sided"]
     measured = {name: value for name, value in found.items() if name != "seconds"}
@@ -234,25 +224,16 @@ def _one_sided(config: Any, record: Record) -> Reading:
     )
 
 
-@needs("subsample")
+@claim(
+    "shift-pca-filter",
+    f"{SOURCE}, Section 7",
+    "a search for a part of P that looks like M in PC1–2; no outcome is reported",
+    "area under the curve in PC1–2 within 0.5 ± 0.05 after selection",
+    stand_in=WHY,
+    needs=["subsample"],
+)
 def _pca_filter(config: Any, record: Record) -> Reading:
     found = record.metrics["subsample"]
     measured = {name: value for name, value in found.items() if name != "seconds"}
     note = "a linear classifier in all dimensions still tells accepted tweets from M where its area is above 0.5"
     return Reading(measured, abs(found["AUC in PC1–2"][0] - 0.5) <= 0.05, note)
-
-
-READINGS: dict[str, Read] = {
-    "first-pc": _first_pc,
-    "sizes": _sizes,
-    "two-pcs": _two_pcs,
-    "identity": _identity,
-    "linear": _linear,
-    "handles": _handles,
-    "examples": _examples,
-    "filter": _filter,
-    "downstream": _downstream,
-    "models": _models,
-    "one-sided": _one_sided,
-    "pca-filter": _pca_filter,
-}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.wang_2023.linear_width_readings import members, missing
@@ -31,30 +31,6 @@ LAWS = ("normal", "cauchy")
 SMALL = "cauchy, small"
 OUTLIERS = 10
 FIGURE_21D = {"test_loss": 1.47504, "r2": -0.48, "implied_variance": 0.9966}
-PUBLISHED = {
-    "cauchy-init": Published(
-        "spectra-cauchy-init",
-        "Figure 21c",
-        "Cauchy weights give a heavy-tailed CK before any training",
-        "in every seed: Hill's exponent of the CK below half the Gaussian one's or its largest eigenvalue's share twice as"
-        " large; λ₁ of"
-        " WᵀW/d above 100 edges",
-    ),
-    "heavy-tail-bad-generalisation": Published(
-        "spectra-heavy-tail-bad-generalisation",
-        "Figure 21d",
-        FIGURE_21D,
-        "R² below 0.2 with heavy-tailed W; the two published numbers agree at unit variance",
-    ),
-    "heavy-tail-not-sufficient": Published(
-        "spectra-heavy-tail-not-sufficient",
-        "Section 4.3",
-        "heavy tails help only if they are aligned with the teacher",
-        "Hill's exponent of W below the Gaussian start's in both; Adam: R² above 0.5 and cos² of β with the ten first vectors"
-        " above 0.5;"
-        " Cauchy start: R² below 0.2 and cos² below 0.2",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -103,13 +79,6 @@ class HeavyTailedStart(Experiment):
             *(Leg(f"trained/{law}", partial(trained, self, law, seeds, run.device)) for law in LAWS),
         ]
         run_legs(run.record, made, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)
@@ -174,6 +143,14 @@ def trained(config: HeavyTailedStart, law: str, seeds: list[int], device: torch.
     return {"members": rows, "fit_seconds": round(together.seconds, 1)}
 
 
+@claim(
+    "spectra-cauchy-init",
+    "Figure 21c",
+    "Cauchy weights give a heavy-tailed CK before any training",
+    "in every seed: Hill's exponent of the CK below half the Gaussian one's or its largest eigenvalue's share twice as"
+    " large; λ₁ of"
+    " WᵀW/d above 100 edges",
+)
 def _cauchy(config: Any, record: Record) -> Reading:
     if lacks := missing(record, "start"):
         return lacking(*lacks)
@@ -199,6 +176,12 @@ def _cauchy(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, "" if holds else note)
 
 
+@claim(
+    "spectra-heavy-tail-bad-generalisation",
+    "Figure 21d",
+    FIGURE_21D,
+    "R² below 0.2 with heavy-tailed W; the two published numbers agree at unit variance",
+)
 def _bad(config: Any, record: Record) -> Reading:
     if lacks := missing(record, "trained/cauchy"):
         return lacking(*lacks)
@@ -222,6 +205,14 @@ def _bad(config: Any, record: Record) -> Reading:
     )
 
 
+@claim(
+    "spectra-heavy-tail-not-sufficient",
+    "Section 4.3",
+    "heavy tails help only if they are aligned with the teacher",
+    "Hill's exponent of W below the Gaussian start's in both; Adam: R² above 0.5 and cos² of β with the ten first vectors"
+    " above 0.5;"
+    " Cauchy start: R² below 0.2 and cos² below 0.2",
+)
 def _aligned(config: Any, record: Record) -> Reading:
     if lacks := missing(record, "trained/cauchy", "trained/normal"):
         return lacking(*lacks)
@@ -240,13 +231,6 @@ def _aligned(config: Any, record: Record) -> Reading:
     helped = min(one["r2"] for one in good) > 0.5 and min(one["outliers"] for one in good) > 0.5
     lost = max(one["r2"] for one in bad) < 0.2 and max(one["outliers"] for one in bad) < 0.2
     return Reading(measured, heavy and helped and lost)
-
-
-READINGS: Mapping[str, Read] = {
-    "cauchy-init": _cauchy,
-    "heavy-tail-bad-generalisation": _bad,
-    "heavy-tail-not-sufficient": _aligned,
-}
 
 
 def draw(record: Record) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import under
+from ntkscope_papers.wang_2023 import lazy_claims as claims
 from ntkscope_papers.wang_2023 import lazy_measurements as measurements
-from ntkscope_papers.wang_2023.lazy_claims import CHANGES, NAME, PUBLISHED, READINGS
+from ntkscope_papers.wang_2023.lazy_claims import CHANGES, NAME
 from ntkscope_papers.wang_2023.two_layer import Shape
 
 LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "CK without 1/√d"}
@@ -35,6 +36,7 @@ class LazyBounds(Experiment):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = ("seeds", "early_seeds")
 
     sizes: tuple[int, ...] = (128, 256, 512, 1024)
@@ -70,13 +72,6 @@ class LazyBounds(Experiment):
 
     def measure(self, run: Run) -> None:
         run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

@@ -10,86 +10,13 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
 from ntkscope_papers.framework.results import under
 from ntkscope_papers.qadeer_2023.networks import digits
 
 NAME = "lazy-bounds"
 CHANGES = ("weights", "ck", "ntk")
 TINY = 1e-12
-
-PUBLISHED = {
-    key: Published(f"spectra-{key}", source, values, check, seeds=seeds)
-    for key, source, values, check, seeds in (
-        (
-            "lemma-4-1",
-            "Lemma 4.1",
-            {"exponent": -1},
-            "log-log slopes of all three changes over n = 128 ... 1024 at most -0.9, after 1 and 5 steps",
-            1,
-        ),
-        (
-            "early-eigen-invariance",
-            "Section 4.1",
-            "every eigenvalue and eigenvector is asymptotically unchanged after finitely many steps",
-            "n = 1024, 5 steps: no eigenvalue of CK or NTK, no singular value of W/√d moved by 0.06, or by more than Weyl"
-            " allows",
-            1,
-        ),
-        (
-            "lambda-min-bound",
-            "Eq. 83",
-            {"bound, tanh": 0.079694, "a - η₀² - η₁², tanh": 0.247337},
-            "quadrature to 1e-6; λ_min at least 0.9 times the bound from d = 100 on, and nearer to 0.247 at d = 1000",
-            1,
-        ),
-        ("alpha-definition", "Section 4.1", {"α of the bound, tanh": 0.141151}, "arithmetic, to 1e-6", 1),
-        (
-            "theorem-4-2-rate",
-            "Theorem 4.2, Eq. 84",
-            "ℓ_t <= (1 - ηα²/2n)^t ℓ₀ below the largest step",
-            "at every one of 400 steps at 0.99 of the largest step, all sizes, α from the kernel and from Eq. 83",
-            1,
-        ),
-        (
-            "theorem-4-2-distance",
-            "Theorem 4.2, Eq. 85",
-            "α/4 ‖W_t - W₀‖ + ℓ_t <= ℓ₀",
-            "at every step of the same runs",
-            1,
-        ),
-        (
-            "theorem-4-2-path",
-            "Theorem 4.2, Eq. 86",
-            "Σ ‖W_{t+1} - W_t‖ <= 4 ℓ₀/α",
-            "in the same runs, and in those trained to a loss of 1e-5",
-            1,
-        ),
-        (
-            "path-scaling",
-            "Section 4.1",
-            {"path": 0.5, "initial norm": 1.0},
-            "slope of the path against h 0.3 to 0.7; ‖W₀‖ = √(hd) within 1 % at the largest n, and within 4/√(2hd), four of its"
-            " standard deviations, everywhere",
-            1,
-        ),
-        (
-            "max-learning-rate-order",
-            "Section 4.1",
-            {"exponent": 1.0, "2n/λ_max at Table 8's sizes": 298},
-            "slope against n of the largest step at which the residual never rises 0.9 to 1.1; 2n/λ_max of the full NTK within"
-            " 5 % of 298",
-            1,
-        ),
-        (
-            "corollary-4-3",
-            "Corollary 4.3",
-            "through all of gradient descent the three changes stay below a constant; limiting spectra are unchanged",
-            "log-log slopes of the final changes against n at most 0.1; KS distances of all three spectra fall with n",
-            1,
-        ),
-    )
-}
 
 
 def _slope(at: list[float], values: list[float]) -> float:
@@ -103,6 +30,12 @@ def _by_items(record: Record, prefix: str, lacks: list[str]) -> dict[int, Mappin
     return dict(sorted(found.items()))
 
 
+@claim(
+    "spectra-lemma-4-1",
+    "Lemma 4.1",
+    {"exponent": -1},
+    "log-log slopes of all three changes over n = 128 ... 1024 at most -0.9, after 1 and 5 steps",
+)
 def _lemma(config: Any, record: Record) -> Reading:
     lacks: list[str] = []
     runs = _by_items(record, "early/", lacks)
@@ -121,6 +54,13 @@ def _lemma(config: Any, record: Record) -> Reading:
     return Reading({"slopes": slopes}, holds, note)
 
 
+@claim(
+    "spectra-early-eigen-invariance",
+    "Section 4.1",
+    "every eigenvalue and eigenvector is asymptotically unchanged after finitely many steps",
+    "n = 1024, 5 steps: no eigenvalue of CK or NTK, no singular value of W/√d moved by 0.06, or by more than Weyl"
+    " allows",
+)
 def _eigen(config: Any, record: Record) -> Reading:
     largest = max(config.sizes)
     key = f"early/{largest}"
@@ -138,6 +78,12 @@ def _eigen(config: Any, record: Record) -> Reading:
     return Reading({"n": largest, "largest shift": measured, **cosines}, weyl and max(measured.values()) < 0.06, note)
 
 
+@claim(
+    "spectra-lambda-min-bound",
+    "Eq. 83",
+    {"bound, tanh": 0.079694, "a - η₀² - η₁², tanh": 0.247337},
+    "quadrature to 1e-6; λ_min at least 0.9 times the bound from d = 100 on, and nearer to 0.247 at d = 1000",
+)
 def _least(config: Any, record: Record) -> Reading:
     runs = {int(key): run for key, run in under(record, "least/").items()}
     lacks = [f"least/{d}" for d in config.dimensions if d not in runs]
@@ -158,6 +104,7 @@ def _least(config: Any, record: Record) -> Reading:
     return Reading({"bound": digits(bound, 6), "limit": digits(limit, 6), **table}, exact and above and nearer, note)
 
 
+@claim("spectra-alpha-definition", "Section 4.1", {"α of the bound, tanh": 0.141151}, "arithmetic, to 1e-6")
 def _alpha(config: Any, record: Record) -> Reading:
     if "constants" not in record.metrics:
         return lacking("constants")
@@ -209,6 +156,13 @@ def _inequality(equation: str) -> Read:
     return read
 
 
+@claim(
+    "spectra-path-scaling",
+    "Section 4.1",
+    {"path": 0.5, "initial norm": 1.0},
+    "slope of the path against h 0.3 to 0.7; ‖W₀‖ = √(hd) within 1 % at the largest n, and within 4/√(2hd), four of its"
+    " standard deviations, everywhere",
+)
 def _path(config: Any, record: Record) -> Reading:
     lacks: list[str] = []
     runs = _by_items(record, "training/", lacks)
@@ -233,6 +187,13 @@ def _path(config: Any, record: Record) -> Reading:
     return Reading(measured, 0.3 <= slope <= 0.7 and chance and off[max(off)] < 0.01)
 
 
+@claim(
+    "spectra-max-learning-rate-order",
+    "Section 4.1",
+    {"exponent": 1.0, "2n/λ_max at Table 8's sizes": 298},
+    "slope against n of the largest step at which the residual never rises 0.9 to 1.1; 2n/λ_max of the full NTK within"
+    " 5 % of 298",
+)
 def _rate(config: Any, record: Record) -> Reading:
     lacks: list[str] = []
     runs = _by_items(record, "stable/", lacks)
@@ -262,6 +223,12 @@ def _rate(config: Any, record: Record) -> Reading:
     return Reading(measured, 0.9 <= slope <= 1.1 and abs(table8 / 298 - 1) <= 0.05, note)
 
 
+@claim(
+    "spectra-corollary-4-3",
+    "Corollary 4.3",
+    "through all of gradient descent the three changes stay below a constant; limiting spectra are unchanged",
+    "log-log slopes of the final changes against n at most 0.1; KS distances of all three spectra fall with n",
+)
 def _corollary(config: Any, record: Record) -> Reading:
     lacks: list[str] = []
     runs = _by_items(record, "training/", lacks)
@@ -282,15 +249,21 @@ def _corollary(config: Any, record: Record) -> Reading:
     return Reading(measured, falls and all(value <= 0.1 for value in slopes.values()), note)
 
 
-READINGS: dict[str, Read] = {
-    "lemma-4-1": _lemma,
-    "early-eigen-invariance": _eigen,
-    "lambda-min-bound": _least,
-    "alpha-definition": _alpha,
-    "theorem-4-2-rate": _inequality("Eq. 84"),
-    "theorem-4-2-distance": _inequality("Eq. 85"),
-    "theorem-4-2-path": _inequality("Eq. 86"),
-    "path-scaling": _path,
-    "max-learning-rate-order": _rate,
-    "corollary-4-3": _corollary,
-}
+THEOREM_4_2_RATE = claim(
+    "spectra-theorem-4-2-rate",
+    "Theorem 4.2, Eq. 84",
+    "ℓ_t <= (1 - ηα²/2n)^t ℓ₀ below the largest step",
+    "at every one of 400 steps at 0.99 of the largest step, all sizes, α from the kernel and from Eq. 83",
+)(_inequality("Eq. 84"))
+THEOREM_4_2_DISTANCE = claim(
+    "spectra-theorem-4-2-distance",
+    "Theorem 4.2, Eq. 85",
+    "α/4 ‖W_t - W₀‖ + ℓ_t <= ℓ₀",
+    "at every step of the same runs",
+)(_inequality("Eq. 85"))
+THEOREM_4_2_PATH = claim(
+    "spectra-theorem-4-2-path",
+    "Theorem 4.2, Eq. 86",
+    "Σ ‖W_{t+1} - W_t‖ <= 4 ℓ₀/α",
+    "in the same runs, and in those trained to a loss of 1e-5",
+)(_inequality("Eq. 86"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from ntkscope import training
-from ntkscope.core import Claim, Part, Record, Split
+from ntkscope.core import Part, Record, Split
 from ntkscope.measures.lazy import slope_moments
 from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
 from ntkscope.models._activations import activation
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope_papers.wang_2023 import transition_claims as claims
 from ntkscope_papers.wang_2023.teacher import LAYER, Case, Student, label_moments, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import alignments, rounded, spectra_of, weight_spectrum
-from ntkscope_papers.wang_2023.transition_claims import PUBLISHED, READINGS
 from ntkscope_papers.wang_2023.transition_figures import draw
 
 
@@ -33,6 +33,7 @@ class LearningRateTransition(Experiment):
     """
 
     name = "learning-rate-transition"
+    statements = claims_of(claims)
     free = ("seeds", "expected", "most", "test_items", "multiples")
 
     items: int = 2000
@@ -75,13 +76,6 @@ class LearningRateTransition(Experiment):
 
     def measure(self, run: Run) -> None:
         run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Claim, Record, Snapshot
+from ntkscope.core import Record, Snapshot
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.wang_2023.linear_width_readings import average, missing
@@ -22,21 +22,6 @@ from ntkscope_papers.wang_2023.teacher_spectra import finite_member, outlier_ove
 NAME = "multiple-index"
 CASES = {"case1": "GD", "case3": "SGD", "case4": "Adam"}
 CONTROL, NOISY = "control", "control-noisy"
-PUBLISHED = {
-    "principal-angles": Published(
-        "spectra-principal-angles",
-        "Figure 21b",
-        {"k": 5, "top": 100},
-        "mean cos² of the five angles above 0.5 with Adam, below 0.3 with GD",
-    ),
-    "adam-generalises-better-multi-index": Published(
-        "spectra-adam-generalises-better-multi-index",
-        "Section 4.3",
-        "Adam generalises better than GD and SGD",
-        "R² of Adam above both, means over seeds",
-        seeds=3,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -111,13 +96,6 @@ class MultipleIndex(Table8):
         made = [Leg(key, partial(followed, self, key, seeds, run.device)) for key in (CONTROL, NOISY, *reversed(CASES))]
         run_legs(run.record, made, self.legs, progress=run.progress)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
-
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)
 
@@ -175,6 +153,12 @@ def mean_squares(record: Record, key: str) -> list[float]:
     return [sum(each) / len(each) for each in zip(*(one["cos2"] for one in alive(record, key)))]
 
 
+@claim(
+    "spectra-principal-angles",
+    "Figure 21b",
+    {"k": 5, "top": 100},
+    "mean cos² of the five angles above 0.5 with Adam, below 0.3 with GD",
+)
 def _angles(config: Any, record: Record) -> Reading:
     if lacks := missing(record, *CASES, CONTROL):
         return lacking(*lacks)
@@ -210,15 +194,19 @@ def _angles(config: Any, record: Record) -> Reading:
     return Reading(measured, averages["Adam"] > 0.5 and averages["GD"] < 0.3, note)
 
 
+@claim(
+    "spectra-adam-generalises-better-multi-index",
+    "Section 4.3",
+    "Adam generalises better than GD and SGD",
+    "R² of Adam above both, means over seeds",
+    seeds=3,
+)
 def _better(config: Any, record: Record) -> Reading:
     if lacks := missing(record, *CASES):
         return lacking(*lacks)
     found = {name: average(one["r2"] for one in alive(record, key)) for key, name in CASES.items()}
     count = min(len(alive(record, key)) for key in CASES)
     return Reading(found, found["Adam"] > max(found["GD"], found["SGD"]), seeds=count)
-
-
-READINGS: Mapping[str, Read] = {"principal-angles": _angles, "adam-generalises-better-multi-index": _better}
 
 
 def draw(record: Record) -> dict[str, Any]:

@@ -9,31 +9,13 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope.linalg import spike_overlaps, spike_strength
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.wang_2023.linear_width_readings import missing
 
 NAME = "learning-rate-transition"
 BRACKET = 1.15
 BELOW, ABOVE = (1.02, 0.2), (1.1, 0.7)  # λ₁ over the edge and |β·u₁|, on either side of the threshold
 NEAR = (1.7, 4.0)  # multiples of the threshold at which the theory of one step is held to its tolerances
-PUBLISHED = {
-    "transition": Published(
-        "spectra-transition",
-        "Figure 20b-d",
-        "below a threshold of the step λ₁ stays at the edge and alignments are weak; above it both rise",
-        "in every seed: up to 15 % below the step at which λ₁ leaves the edge (by 2 %) |β·u₁| < 0.2, from 15 % above it λ₁ is"
-        " more than"
-        " 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁ within 4 %,"
-        " |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds",
-        seeds=3,
-    ),
-    "label-alignment-kernel": Published(
-        "spectra-label-alignment-kernel",
-        "Figure 20d",
-        "with a spike the first vectors of CK and NTK align with the labels",
-        "|y·v₁|/‖y‖ > 0.7 at the largest step with a spike, < 0.3 at the smallest step",
-    ),
-}
 
 
 def edge_of(config: Any) -> float:
@@ -142,6 +124,16 @@ def overshoot(record: Record) -> tuple[float, float]:
     return min(ratios), max(ratios)
 
 
+@claim(
+    "spectra-transition",
+    "Figure 20b-d",
+    "below a threshold of the step λ₁ stays at the edge and alignments are weak; above it both rise",
+    "in every seed: up to 15 % below the step at which λ₁ leaves the edge (by 2 %) |β·u₁| < 0.2, from 15 % above it λ₁ is"
+    " more than"
+    " 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁ within 4 %,"
+    " |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds",
+    seeds=3,
+)
 def _transition(config: Any, record: Record) -> Reading:
     if lacks := missing(record, "rates", "one-step/without", "one-step/with"):
         return lacking(*lacks)
@@ -179,6 +171,12 @@ def _transition(config: Any, record: Record) -> Reading:
     return Reading(measured, all(holds.values()), note, seeds=len(seeds))
 
 
+@claim(
+    "spectra-label-alignment-kernel",
+    "Figure 20d",
+    "with a spike the first vectors of CK and NTK align with the labels",
+    "|y·v₁|/‖y‖ > 0.7 at the largest step with a spike, < 0.3 at the smallest step",
+)
 def _labels(config: Any, record: Record) -> Reading:
     if lacks := missing(record, "rates", "start"):
         return lacking(*lacks)
@@ -200,6 +198,3 @@ def _labels(config: Any, record: Record) -> Reading:
     }
     holds = min(min(one["ck"], one["ntk"]) for one in large) > 0.7
     return Reading(measured, holds and max(max(one["ck"], one["ntk"]) for one in small) < 0.3)
-
-
-READINGS: Mapping[str, Read] = {"transition": _transition, "label-alignment-kernel": _labels}

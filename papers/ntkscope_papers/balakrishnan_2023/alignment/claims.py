@@ -23,7 +23,7 @@ from ntkscope_papers.balakrishnan_2023.alignment.readings import (
     silence,
 )
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import PICTURES, STARTS
-from ntkscope_papers.framework.claims import Published, Read, Reading, needs
+from ntkscope_papers.framework.claims import Read, Reading, claim, needs
 from ntkscope_papers.framework.intervals import CORRELATION, R2, SHARE
 
 SEEDS = 10
@@ -31,67 +31,6 @@ TOGETHER = ("cosine", "correlation", "fit")
 MOST = "in a majority of seeds (Wilson's 95 % interval above one half): "
 P = 0.05
 
-PUBLISHED = {
-    claim.id: claim
-    for claim in (
-        Published(
-            "relu-d7-jump-epoch2",
-            "Section 5.2.3, Appendix B, Figures 10–12",
-            {"degree": 7, "epoch": 2},
-            MOST
-            + "the steepest epochs of mean |cos|, correlation and R² begin within one epoch of each other and within the"
-            " first five; each of the three jumps together in all seeds (p ≤ 0.05)",
-            seeds=SEEDS,
-        ),
-        Published(
-            "relu-d8-static",
-            "Appendix B, Figure 13",
-            {"degree": 8},
-            MOST + "largest |cos| of the trained network at most 0.15 above that of the initial one",
-            seeds=SEEDS,
-        ),
-        Published(
-            "relu-d11corr-epoch16",
-            "Section 5.2.3, Appendix B, Figures 14–16",
-            {"degree": 11, "epoch": 16, "cos above": 0.5},
-            MOST
-            + "the first |cos| above 0.5 comes between epochs 5 and 40, and the correlation rises by at most 0.3 within"
-            " any epoch around it",
-            seeds=SEEDS,
-        ),
-        Published(
-            "relu-d12corr-epoch1",
-            "Appendix B, Figures 17–19",
-            {"degree": 12, "epoch": 1},
-            MOST
-            + "mean |cos| changes more in epoch 1 than from then to the end, and the correlation is lower at the end than"
-            " after epoch 1",
-            seeds=SEEDS,
-        ),
-        Published(
-            "relu-fig8-d3-cosines",
-            "Appendix B, Figure 8",
-            {"degree": 3, "epoch": 1},
-            MOST + "at least 10 % of the units have |cos| ≥ 0.8 after epoch 1",
-            seeds=SEEDS,
-        ),
-        Published(
-            "relu-fig9-d6-cosines",
-            "Appendix B, Figure 9",
-            {"degree": 6, "epoch": 1},
-            MOST + "at most 2 % of the units have |cos| ≥ 0.8 after epoch 1",
-            seeds=SEEDS,
-        ),
-        Published(
-            "relu-silent-alignment-reported",
-            "Section 2",
-            "MNIST and CIFAR-10, classes 0 and 1: the final NTK's machine is close to the network, the initial one's is not",
-            "from a small start, on both: " + MOST + "test correlation with the network ≥ 0.9 for the final kernel, and"
-            " above that of the initial one",
-            seeds=SEEDS,
-        ),
-    )
-}
 
 Cosines = Mapping[str, Any]
 Asked = Callable[[Cosines], Sequence[bool | None]]
@@ -169,7 +108,15 @@ def _largest(cosines: Cosines) -> dict[str, Any]:
     }
 
 
-@needs("d7")
+@claim(
+    "relu-d7-jump-epoch2",
+    "Section 5.2.3, Appendix B, Figures 10–12",
+    {"degree": 7, "epoch": 2},
+    MOST + "the steepest epochs of mean |cos|, correlation and R² begin within one epoch of each other and within the"
+    " first five; each of the three jumps together in all seeds (p ≤ 0.05)",
+    seeds=SEEDS,
+    needs=["d7"],
+)
 def _together(config: Any, record: Record) -> Reading:
     row = record.metrics["d7"]
     jumps = row["jumps"]
@@ -187,7 +134,15 @@ def _together(config: Any, record: Record) -> Reading:
     return Reading(measured, found.holds and gathered, note, seeds=found.seeds)
 
 
-@needs("d11-correlated")
+@claim(
+    "relu-d11corr-epoch16",
+    "Section 5.2.3, Appendix B, Figures 14–16",
+    {"degree": 11, "epoch": 16, "cos above": 0.5},
+    MOST + "the first |cos| above 0.5 comes between epochs 5 and 40, and the correlation rises by at most 0.3 within"
+    " any epoch around it",
+    seeds=SEEDS,
+    needs=["d11-correlated"],
+)
 def _slow(config: Any, record: Record) -> Reading:
     row = record.metrics["d11-correlated"]
     when, rises = numbers(row["cosines"]["first above 0.5"]), numbers(row["correlation at the crossing"])
@@ -220,7 +175,15 @@ def _slow(config: Any, record: Record) -> Reading:
     return Reading(measured, found.holds, note, seeds=found.seeds)
 
 
-@needs("d12-correlated")
+@claim(
+    "relu-d12corr-epoch1",
+    "Appendix B, Figures 17–19",
+    {"degree": 12, "epoch": 1},
+    MOST + "mean |cos| changes more in epoch 1 than from then to the end, and the correlation is lower at the end than"
+    " after epoch 1",
+    seeds=SEEDS,
+    needs=["d12-correlated"],
+)
 def _first_epoch(config: Any, record: Record) -> Reading:
     row = record.metrics["d12-correlated"]
     mean, correlation = row["cosines"]["mean"], row["machine"]["correlation"]
@@ -261,7 +224,15 @@ def _closeness(row: Mapping[str, Any]) -> tuple[Most, dict[str, Any]]:
     }
 
 
-@needs(*(f"{name}/small" for name in PICTURES))
+@claim(
+    "relu-silent-alignment-reported",
+    "Section 2",
+    "MNIST and CIFAR-10, classes 0 and 1: the final NTK's machine is close to the network, the initial one's is not",
+    "from a small start, on both: " + MOST + "test correlation with the network ≥ 0.9 for the final kernel, and"
+    " above that of the initial one",
+    seeds=SEEDS,
+    needs=[*(f"{name}/small" for name in PICTURES)],
+)
 def _reported(config: Any, record: Record) -> Reading:
     measured, judged, words = {}, [], []
     for name in PICTURES:
@@ -278,12 +249,24 @@ def _reported(config: Any, record: Record) -> Reading:
     return Reading(measured, all(found.holds for found in judged), note, seeds=min(found.seeds for found in judged))
 
 
-READINGS: dict[str, Read] = {
-    "relu-d7-jump-epoch2": _together,
-    "relu-d8-static": _of_cosines(_static, _largest, "d8"),
-    "relu-d11corr-epoch16": _slow,
-    "relu-d12corr-epoch1": _first_epoch,
-    "relu-fig8-d3-cosines": _of_cosines(_many, _shares, "d3"),
-    "relu-fig9-d6-cosines": _of_cosines(_few, _shares, "d6"),
-    "relu-silent-alignment-reported": _reported,
-}
+RELU_D8_STATIC = claim(
+    "relu-d8-static",
+    "Appendix B, Figure 13",
+    {"degree": 8},
+    MOST + "largest |cos| of the trained network at most 0.15 above that of the initial one",
+    seeds=SEEDS,
+)(_of_cosines(_static, _largest, "d8"))
+RELU_FIG8_D3_COSINES = claim(
+    "relu-fig8-d3-cosines",
+    "Appendix B, Figure 8",
+    {"degree": 3, "epoch": 1},
+    MOST + "at least 10 % of the units have |cos| ≥ 0.8 after epoch 1",
+    seeds=SEEDS,
+)(_of_cosines(_many, _shares, "d3"))
+RELU_FIG9_D6_COSINES = claim(
+    "relu-fig9-d6-cosines",
+    "Appendix B, Figure 9",
+    {"degree": 6, "epoch": 1},
+    MOST + "at most 2 % of the units have |cos| ≥ 0.8 after epoch 1",
+    seeds=SEEDS,
+)(_of_cosines(_few, _shares, "d6"))

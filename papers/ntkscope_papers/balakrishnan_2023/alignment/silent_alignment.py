@@ -7,7 +7,7 @@ points at every moment, where the text has a support vector regression.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
-from ntkscope_papers.balakrishnan_2023.alignment.claims import PUBLISHED, READINGS
+from ntkscope.core import Record
+from ntkscope_papers.balakrishnan_2023.alignment import claims
 from ntkscope_papers.balakrishnan_2023.alignment.figures import array_name, draw
 from ntkscope_papers.balakrishnan_2023.alignment.path import Path, follow
 from ntkscope_papers.balakrishnan_2023.alignment.summary import summary
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Task
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
@@ -41,6 +41,7 @@ class SilentAlignment(Experiment):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = ("seeds", "draws", "drawn")
 
     seeds: int = 10
@@ -92,13 +93,6 @@ class SilentAlignment(Experiment):
     def measure(self, run: Run) -> None:
         legs = [Leg(one.name, partial(leg, self, run.record, one, run.root, run.seed, run.device)) for one in TASKS]
         run_legs(run.record, legs, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

@@ -11,60 +11,12 @@ from ntkscope.core import Record
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
 from ntkscope_papers.balakrishnan_2023.orthants.machines import READINGS as OUTPUTS
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import SwapEffect, swap_effect
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.intervals import SHARE, interval, short
 from ntkscope_papers.framework.results import under
 
 SMALL = 0.1  # an effect within this of 0 is folding
 SEEDS = 10
-PUBLISHED = {
-    f"own-{key}": Published(f"own-{key}", "this project", statement, check, seeds=seeds)
-    for key, statement, check, seeds in (
-        (
-            "swap-effect-planted",
-            "the swap effect tells learners that copy their neighbours from those that fold",
-            "a planted copier >= 0.9, a planted folder within 0.05 of 0",
-            1,
-        ),
-        (
-            "swaps-are-learned",
-            "networks learn exchanged labels where they have training items",
-            "mean accuracy against the exchanged labels >= 0.8 in the swapped orthants, near and far, at every depth",
-            SEEDS,
-        ),
-        (
-            "depth-3-folds",
-            "networks of three hidden layers fold: what they say in the empty orthant does not hang on its neighbours",
-            f"at depth 3 the bootstrap interval of the swap effect within ±{SMALL}, mean plain accuracy there >= 0.65",
-            SEEDS,
-        ),
-        (
-            "networks-copy",
-            "networks copy: their answers in the empty orthant follow the neighbours' labels",
-            f"the bootstrap interval of the swap effect above {SMALL} at every depth",
-            SEEDS,
-        ),
-        (
-            "copying-grows-with-depth",
-            "networks of four and five hidden layers copy more than those of three",
-            "interval of the difference in swap effect, paired over seeds, above 0 for both",
-            SEEDS,
-        ),
-        (
-            "mirror-images-fade",
-            "networks treat mirror images the less alike the more signs differ",
-            "correlation one sign from the empty orthant minus that at all signs: interval over seeds above 0 at every depth",
-            SEEDS,
-        ),
-        (
-            "attribution-is-near",
-            "tangent machines make their scores in the empty orthant of its neighbours",
-            "share of Σ|c_i K| at distance 1 at least twice those orthants' share of the items, mean over seeds, every depth,"
-            " both readings",
-            3,
-        ),
-    )
-}
 
 
 def swaps_of(record: Record) -> dict[int, Mapping[str, Any]]:
@@ -103,13 +55,26 @@ def _told(effect: SwapEffect) -> list[float]:
     return [round(value, 4) for value in (effect.mean, effect.low, effect.high)]
 
 
-@needs("planted")
+@claim(
+    "own-swap-effect-planted",
+    "this project",
+    "the swap effect tells learners that copy their neighbours from those that fold",
+    "a planted copier >= 0.9, a planted folder within 0.05 of 0",
+    needs=["planted"],
+)
 def _planted(config: Any, record: Record) -> Reading:
     found = record.metrics["planted"]
     effects = {kind: found[kind]["effect"] for kind in ("copier", "folder")}
     return Reading(effects, effects["copier"] >= 0.9 and abs(effects["folder"]) <= 0.05)
 
 
+@claim(
+    "own-swaps-are-learned",
+    "this project",
+    "networks learn exchanged labels where they have training items",
+    "mean accuracy against the exchanged labels >= 0.8 in the swapped orthants, near and far, at every depth",
+    seeds=SEEDS,
+)
 def _learned(config: Any, record: Record) -> Reading:
     if (missing := _missing(config, record, "swaps")) is not None:
         return missing
@@ -122,7 +87,14 @@ def _learned(config: Any, record: Record) -> Reading:
     return Reading({name: short(row) for name, row in found.items()}, holds, seeds=_fewest(record))
 
 
-@needs("swaps/3")
+@claim(
+    "own-depth-3-folds",
+    "this project",
+    "networks of three hidden layers fold: what they say in the empty orthant does not hang on its neighbours",
+    f"at depth 3 the bootstrap interval of the swap effect within ±{SMALL}, mean plain accuracy there >= 0.65",
+    seeds=SEEDS,
+    needs=["swaps/3"],
+)
 def _folds(config: Any, record: Record) -> Reading:
     row = swaps_of(record)[3]
     effect, plain = effect_of(row), interval((one["empty"] for one in row["plain"]), SHARE)
@@ -130,6 +102,13 @@ def _folds(config: Any, record: Record) -> Reading:
     return Reading({"swap effect": _told(effect), "plain accuracy": short(plain)}, holds, seeds=len(row["plain"]))
 
 
+@claim(
+    "own-networks-copy",
+    "this project",
+    "networks copy: their answers in the empty orthant follow the neighbours' labels",
+    f"the bootstrap interval of the swap effect above {SMALL} at every depth",
+    seeds=SEEDS,
+)
 def _copies(config: Any, record: Record) -> Reading:
     if (missing := _missing(config, record, "swaps")) is not None:
         return missing
@@ -144,7 +123,14 @@ def _copies(config: Any, record: Record) -> Reading:
     return Reading({str(depth): _told(effect) for depth, effect in found.items()}, holds, note, seeds=_fewest(record))
 
 
-@needs("swaps/3", "swaps/4", "swaps/5")
+@claim(
+    "own-copying-grows-with-depth",
+    "this project",
+    "networks of four and five hidden layers copy more than those of three",
+    "interval of the difference in swap effect, paired over seeds, above 0 for both",
+    seeds=SEEDS,
+    needs=["swaps/3", "swaps/4", "swaps/5"],
+)
 def _grows(config: Any, record: Record) -> Reading:
     effects = {depth: np.array(effect_of(row).each) for depth, row in swaps_of(record).items()}
     found = {}
@@ -156,6 +142,13 @@ def _grows(config: Any, record: Record) -> Reading:
     return Reading(found, all(low > 0 for _, low, _ in found.values()), seeds=len(effects[3]))
 
 
+@claim(
+    "own-mirror-images-fade",
+    "this project",
+    "networks treat mirror images the less alike the more signs differ",
+    "correlation one sign from the empty orthant minus that at all signs: interval over seeds above 0 at every depth",
+    seeds=SEEDS,
+)
 def _fades(config: Any, record: Record) -> Reading:
     if (missing := _missing(config, record, "swaps")) is not None:
         return missing
@@ -165,6 +158,14 @@ def _fades(config: Any, record: Record) -> Reading:
     return Reading({str(depth): short(row) for depth, row in found.items()}, holds, seeds=fewest)
 
 
+@claim(
+    "own-attribution-is-near",
+    "this project",
+    "tangent machines make their scores in the empty orthant of its neighbours",
+    "share of Σ|c_i K| at distance 1 at least twice those orthants' share of the items, mean over seeds, every depth,"
+    " both readings",
+    seeds=3,
+)
 def _near(config: Any, record: Record) -> Reading:
     if (missing := _missing(config, record, "attribution")) is not None:
         return missing
@@ -179,14 +180,3 @@ def _near(config: Any, record: Record) -> Reading:
     holds = all(row["mean"] >= 2 for row in found.values())
     note = "times the share of the items"
     return Reading({name: short(row) for name, row in found.items()}, holds, note, seeds=fewest)
-
-
-READINGS: dict[str, Read] = {
-    "own-swap-effect-planted": _planted,
-    "own-swaps-are-learned": _learned,
-    "own-depth-3-folds": _folds,
-    "own-networks-copy": _copies,
-    "own-copying-grows-with-depth": _grows,
-    "own-mirror-images-fade": _fades,
-    "own-attribution-is-near": _near,
-}

@@ -7,14 +7,15 @@ which orthants the scores of its tangent machine are made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
+from ntkscope_papers.balakrishnan_2023.orthants import fold_claims as claims
 from ntkscope_papers.balakrishnan_2023.orthants.data import (
     ARMS,
     arm_data,
@@ -23,7 +24,6 @@ from ntkscope_papers.balakrishnan_2023.orthants.data import (
     some_of_each,
     swapped_orthants,
 )
-from ntkscope_papers.balakrishnan_2023.orthants.fold_claims import PUBLISHED, READINGS
 from ntkscope_papers.balakrishnan_2023.orthants.fold_figures import draw
 from ntkscope_papers.balakrishnan_2023.orthants.machines import LINEAR_SVC, Choice, TangentMachines, mass_by_distance
 from ntkscope_papers.balakrishnan_2023.orthants.machines import READINGS as OUTPUTS
@@ -38,7 +38,7 @@ from ntkscope_papers.balakrishnan_2023.orthants.networks import (
 )
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import planted_effects
 from ntkscope_papers.framework import experiment as framework
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "fold-or-copy"
@@ -53,6 +53,7 @@ class FoldOrCopy(OrthantNetworks):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = ("seeds", "kernel_seeds", "memory", "directions")
     parts = ("legs", "networks_from")
 
@@ -85,13 +86,6 @@ class FoldOrCopy(OrthantNetworks):
 
     def measure(self, run: framework.Run) -> None:
         run_legs(run.record, legs(Run(self, run.record, run.seed, run.device)), self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

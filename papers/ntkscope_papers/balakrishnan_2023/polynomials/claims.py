@@ -14,7 +14,6 @@ import numpy as np
 from ntkscope.core import Record
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import LOSS, OPTIMIZER, network
-from ntkscope_papers.balakrishnan_2023.polynomials.published import PUBLISHED
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     FAILS,
     FITS,
@@ -30,14 +29,22 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     over_seeds,
     threshold,
 )
-from ntkscope_papers.framework.claims import Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.intervals import R2, interval
 
+NETWORKS, MACHINES = 10, 3  # seeds that a check needs
 SHARE = 0.05  # of units that are aligned
 NTK, RBF = "ntk svr", "rbf svr"
 
 
-@needs(IDENTITIES)
+@claim(
+    "relu-poly-data",
+    "Section 5.1.1",
+    {"dimension": 100, "hidden": list(range(3, 10)), "direct": list(range(9, 21)), "range of v": [-2, 2]},
+    "max |v| = 2 after rescaling; exactly as many distinct roots in [-2, 2] as the degree, 3 to 20; a = (max|v| / 2)²,"
+    " not max|v|",
+    needs=[IDENTITIES],
+)
 def _data(config: Any, record: Record) -> Reading:
     found = record.metrics[IDENTITIES]
     counts = {int(degree): count for degree, count in found["roots in range"].items()}
@@ -60,6 +67,12 @@ def _data(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, exact=True)
 
 
+@claim(
+    "relu-poly-optim",
+    "Section 5.1.1",
+    {"optimiser": "AdaDelta", "loss": "L1", "score": "MSE", "hidden layers": 1, "activation": "ReLU"},
+    "configuration",
+)
 def _optim(config: Any, record: Record) -> Reading:
     layers = [type(module).__name__ for module in network(config.dimension, config.widths[0], 0).children()]
     measured = {"optimiser": OPTIMIZER, "loss": LOSS, "layers": layers, "score": "MSE and R²"}
@@ -67,7 +80,13 @@ def _optim(config: Any, record: Record) -> Reading:
     return Reading(measured, layers == ["Flatten", "Linear", "ReLU", "Linear"] and OPTIMIZER == "adadelta", note)
 
 
-@needs(IDENTITIES)
+@claim(
+    "relu-poly-corr-cov",
+    "Section 5.1.1, 5.2.1",
+    {"variance of v, correlated": 10100, "isotropic": 100, "largest eigenvalue": 101},
+    "sample covariance of 100,000 draws within 5 %, its first eigenvector parallel to 1 (|cos| ≥ 0.999)",
+    needs=[IDENTITIES],
+)
 def _covariance(config: Any, record: Record) -> Reading:
     found = record.metrics[IDENTITIES]
     names = ("variance of v, correlated", "variance of v, isotropic", "largest eigenvalue")
@@ -77,7 +96,14 @@ def _covariance(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, exact=True)
 
 
-@needs(IDENTITIES)
+@claim(
+    "relu-poly-even-optimum",
+    "Section 5.2.1",
+    "even degrees have an optimum at v = 0",
+    "|p'(0)| ≤ 1e-9 at even degrees; share of variance of the best line, means over ten draws: ≤ 0.005 at even degrees,"
+    " 0.96 ± 0.02 at 3, 0.29 ± 0.06 at 5, ≤ 0.01 from 7",
+    needs=[IDENTITIES],
+)
 def _even(config: Any, record: Record) -> Reading:
     found = record.metrics[IDENTITIES]
     slope = max(abs(value) for value in found["slope at 0"].values())
@@ -294,6 +320,14 @@ def _slightly(results: Results, target: str) -> tuple[Any, bool]:
     return measured, wins >= 3 and small
 
 
+@claim(
+    "relu-damian-no-change",
+    "Section 5.2.4",
+    "label noise, symmetric start and the algorithm of Damian et al. make no significant change",
+    "from a symmetric start on noisy labels the NTK's test MSE is no worse than the network's (interval of the paired"
+    " difference not above 0) at most degrees, and so with Damian's algorithm; its start puts out exactly 0",
+    seeds=MACHINES,
+)
 def _damian(config: Any, record: Record) -> Reading:
     keys = [SYMMETRIC, *(damian_key(degree) for degree in config.isotropic)]
     if absent := [key for key in keys if key not in record.metrics]:
@@ -326,30 +360,115 @@ def _damian(config: Any, record: Record) -> Reading:
 
 
 _iso = needed("isotropic")
-READINGS: dict[str, Read] = {
-    "relu-poly-data": _data,
-    "relu-poly-optim": _optim,
-    "relu-poly-corr-cov": _covariance,
-    "relu-poly-even-optimum": _even,
-    "relu-poly-odd-align-fast": on_targets(_odd_fast, needed("isotropic", 3, 5, 7)),
-    "relu-poly-even-align-slow": on_targets(_even_slow, needed("isotropic", 3, 4, 5, 6)),
-    "relu-poly-8-9-fail": on_targets(
-        _fails, needed("isotropic", 8, 9), note="near its initial level: a rise of at most 0.2"
-    ),
-    "relu-poly-max-degree-indep": on_targets(_indep, _iso),
-    "relu-poly-max-degree-corr": on_targets(_corr, _iso, needed("correlated")),
-    "relu-poly-corr-rbf-over-ntk": on_targets(_corr_rbf, needed("correlated"), kernels=True),
-    "relu-direct-max-degree": on_targets(_direct, needed("direct")),
-    "relu-direct-beats-hidden": on_targets(_beats, _iso, needed("direct")),
-    "relu-fig3-fit": on_targets(_fig3, needed("isotropic", 7, 8)),
-    "relu-fig5-ntk-fit": on_targets(_fig5, needed("isotropic", 7, 8), kernels=True),
-    "relu-rbf-mse-threshold": on_targets(
+RELU_POLY_ODD_ALIGN_FAST = claim(
+    "relu-poly-odd-align-fast",
+    "Section 5.2.1",
+    {"degrees": [3, 5, 7], "epochs": [1, 2]},
+    "mean share of units with |cos| ≥ 0.7 at least 0.05 after epoch 2 at degrees 3 and 5, after epoch 5 at 7",
+    seeds=NETWORKS,
+)(on_targets(_odd_fast, needed("isotropic", 3, 5, 7)))
+RELU_POLY_EVEN_ALIGN_SLOW = claim(
+    "relu-poly-even-align-slow",
+    "Section 5.2.1",
+    {"degrees": [4, 6], "epochs": [5, 10]},
+    "median first epoch with 5 % of units at |cos| ≥ 0.7 later than at degrees 3 and 5, and at most 20",
+    seeds=NETWORKS,
+)(on_targets(_even_slow, needed("isotropic", 3, 4, 5, 6)))
+RELU_POLY_8_9_FAIL = claim(
+    "relu-poly-8-9-fail",
+    "Section 5.2.1",
+    {"degrees": [8, 9]},
+    "mean test R² ≤ 0.3, and the largest |cos| of a unit rises by at most 0.2 on average",
+    seeds=NETWORKS,
+)(on_targets(_fails, needed("isotropic", 8, 9), note="near its initial level: a rise of at most 0.2"))
+RELU_POLY_MAX_DEGREE_INDEP = claim(
+    "relu-poly-max-degree-indep",
+    "Section 5.2.1, Figure 3",
+    {"fits up to": 7, "fails from": 8},
+    "a degree t from 6 to 8 with mean test R² ≥ 0.7 at t and ≤ 0.3 at t + 1",
+    seeds=NETWORKS,
+)(on_targets(_indep, _iso))
+RELU_POLY_MAX_DEGREE_CORR = claim(
+    "relu-poly-max-degree-corr",
+    "Section 5.2.1",
+    {"fits up to": 11, "fails from": 12},
+    "highest degree with mean test R² ≥ 0.7 from 9 to 14, and above that of independent features",
+    seeds=NETWORKS,
+)(on_targets(_corr, _iso, needed("correlated")))
+RELU_POLY_CORR_RBF_OVER_NTK = claim(
+    "relu-poly-corr-rbf-over-ntk",
+    "Section 5.2.1",
+    "with correlation the RBF kernel consistently outperforms the NTK",
+    "SVRs: mean validation MSE of RBF below that of NTK at most of the degrees 3 to 11",
+    seeds=MACHINES,
+)(on_targets(_corr_rbf, needed("correlated"), kernels=True))
+RELU_DIRECT_MAX_DEGREE = claim(
+    "relu-direct-max-degree",
+    "Section 5.2.2, Figure 4",
+    {"fits up to": 18, "fails": [19, 20]},
+    "highest degree with mean test R² ≥ 0.5 from 14 to 20",
+    seeds=NETWORKS,
+)(on_targets(_direct, needed("direct")))
+RELU_DIRECT_BEATS_HIDDEN = claim(
+    "relu-direct-beats-hidden",
+    "Section 5.2.2",
+    {"v given": 18, "v hidden": 7},
+    "highest degree with test R² ≥ 0.5 larger with v given: interval over seeds of the difference above 0",
+    seeds=NETWORKS,
+)(on_targets(_beats, _iso, needed("direct")))
+RELU_FIG3_FIT = claim(
+    "relu-fig3-fit",
+    "Figure 3",
+    "the network follows the curve at degree 7, not at 8",
+    "mean test R² ≥ 0.7 at degree 7 and ≤ 0.3 at 8",
+    seeds=NETWORKS,
+)(on_targets(_fig3, needed("isotropic", 7, 8)))
+RELU_FIG5_NTK_FIT = claim(
+    "relu-fig5-ntk-fit",
+    "Figure 5, Section 5.2.4",
+    "the NTK fits degree 7 more smoothly than the network, and fails at 8",
+    "scatter of predictions around the best polynomial of degree 7: NTK's mean below the network's; NTK's mean R² at 8"
+    " ≤ 0.3",
+    seeds=MACHINES,
+)(on_targets(_fig5, needed("isotropic", 7, 8), kernels=True))
+RELU_RBF_MSE_THRESHOLD = claim(
+    "relu-rbf-mse-threshold",
+    "Section 5.2.4",
+    {"threshold": 0.1, "below": [3], "not below": [4, 5, 6, 7, 8, 9]},
+    "mean test MSE of the RBF SVR below 0.1 at degree 3 and not at 4 to 9",
+    seeds=MACHINES,
+)(
+    on_targets(
         _rbf, _iso, kernels=True, note="the variance of raw targets falls with the degree, so a fixed MSE says little"
-    ),
-    "relu-ntk-beats-rbf-4-7": on_targets(_beats_rbf, needed("isotropic", 4, 5, 6, 7), kernels=True),
-    "relu-ntk-rbf-tie-8-9": on_targets(_tie, needed("isotropic", 8, 9), kernels=True),
-    "relu-rbf-overfit-ntk-underfit": on_targets(_overfit, needed("isotropic", 8, 9), kernels=True),
-    "relu-ntk-slightly-better-than-nn": on_targets(_slightly, needed("isotropic", 3, 4, 5, 6, 7), kernels=True),
-    "relu-damian-no-change": _damian,
-}
-assert READINGS.keys() == PUBLISHED.keys()
+    )
+)
+RELU_NTK_BEATS_RBF_4_7 = claim(
+    "relu-ntk-beats-rbf-4-7",
+    "Section 5.2.4",
+    {"degrees": [4, 5, 6, 7]},
+    "mean test MSE of the NTK SVR at most 0.7 of the RBF SVR's at each of these degrees that the network fits (mean"
+    " R² ≥ 0.7), of which there is at least one",
+    seeds=MACHINES,
+)(on_targets(_beats_rbf, needed("isotropic", 4, 5, 6, 7), kernels=True))
+RELU_NTK_RBF_TIE_8_9 = claim(
+    "relu-ntk-rbf-tie-8-9",
+    "Section 5.2.4",
+    {"degrees": [8, 9]},
+    "ratio of mean validation MSEs, NTK over RBF, from 0.7 to 1.4",
+    seeds=MACHINES,
+)(on_targets(_tie, needed("isotropic", 8, 9), kernels=True))
+RELU_RBF_OVERFIT_NTK_UNDERFIT = claim(
+    "relu-rbf-overfit-ntk-underfit",
+    "Section 5.2.4",
+    "at 8 and 9 RBF has a training loss near 0 and the NTK predicts a constant",
+    "means: RBF's training MSE ≤ 0.1 of its test MSE; spread of the NTK's predictions ≤ 0.2 of the targets'",
+    seeds=MACHINES,
+)(on_targets(_overfit, needed("isotropic", 8, 9), kernels=True))
+RELU_NTK_SLIGHTLY_BETTER_THAN_NN = claim(
+    "relu-ntk-slightly-better-than-nn",
+    "Section 5.2.4",
+    "the NTK has marginally better losses than the network at all degrees",
+    "mean test MSE of the NTK SVR at most the network's at most of the degrees 3 to 7, difference ≤ 0.1 of the targets'"
+    " variance",
+    seeds=MACHINES,
+)(on_targets(_slightly, needed("isotropic", 3, 4, 5, 6, 7), kernels=True))

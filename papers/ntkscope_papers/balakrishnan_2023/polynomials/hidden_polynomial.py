@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record, UsageError
+from ntkscope.core import Record, UsageError
 from ntkscope.kernels import Tangent
-from ntkscope_papers.balakrishnan_2023.polynomials.claims import PUBLISHED, READINGS
+from ntkscope_papers.balakrishnan_2023.polynomials import claims
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Learned, learn
 from ntkscope_papers.balakrishnan_2023.polynomials.data import FREE, PARTS, SMALL, Draw, Inputs, PolynomialRuns, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.figures import draw
@@ -50,7 +50,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     tasks_of,
 )
 from ntkscope_papers.framework import experiment as framework
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
 
 NAME = "hidden-polynomial"
@@ -65,6 +65,7 @@ class HiddenPolynomial(PolynomialRuns):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = FREE
 
     isotropic: tuple[int, ...] = tuple(range(3, 10))
@@ -88,13 +89,6 @@ class HiddenPolynomial(PolynomialRuns):
     def measure(self, run: framework.Run) -> None:
         made = legs(Run(self, run.record, run.seed, run.device, Inputs(self, run.seed)))
         run_legs(run.record, made, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)

@@ -16,7 +16,7 @@ from jaxtyping import Float64
 from ntkscope.core import Record
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import over_seeds
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
 from ntkscope_papers.framework.intervals import R2, interval
 
 MODES = ("reg", "stop-first", "first-last", "reinit")
@@ -24,42 +24,6 @@ RESTRICTED = MODES[1:]
 FREEZES = ("layer", "weights")
 STATES = ("kept", "reset")
 PLAIN = ("layer", "kept")
-
-PUBLISHED = {
-    claim.id: claim
-    for claim in (
-        Published(
-            "relu-poly-modes",
-            "Section 5.1.1",
-            {"modes": list(MODES), "epochs before the switch": 1},
-            "first-layer weights bit-identical after epoch 1 in three modes, readout weights unchanged in epoch 1"
-            " of first-last; both change in reg",
-        ),
-        Published(
-            "relu-poly-modes-odd-even",
-            "Section 5.2.1",
-            "restricted modes fit odd degrees and fail at even ones",
-            "mean test R²: ≥ 0.8 in all modes at degree 3; at degree 6 in the restricted modes at least 0.3 below reg",
-            seeds=10,
-        ),
-        Published(
-            "relu-appA-d3-modes",
-            "Appendix A, Figure 6",
-            "degree 3: reg slightly better, results not significantly affected; NTK beats RBF",
-            "mean test R² ≥ 0.85 in all four modes; no mode's is above that of reg by more than the interval of the paired"
-            " difference",
-            seeds=10,
-        ),
-        Published(
-            "relu-appA-d6-modes",
-            "Appendix A, Figure 7",
-            "degree 6: reg vastly outperforms the rest; RBF outperforms the network and its NTK in these",
-            "mean test MSE of reg ≤ 0.5 of each restricted mode's; mean test MSE of the RBF SVR below that of the network and"
-            " of the NTK SVR in each restricted mode",
-            seeds=3,
-        ),
-    )
-}
 
 
 def networks_key(mode: str, freeze: str, state: str) -> str:
@@ -132,6 +96,13 @@ def on_readings(judged: Judged, *further: str) -> Read:
     return read
 
 
+@claim(
+    "relu-poly-modes",
+    "Section 5.1.1",
+    {"modes": list(MODES), "epochs before the switch": 1},
+    "first-layer weights bit-identical after epoch 1 in three modes, readout weights unchanged in epoch 1"
+    " of first-last; both change in reg",
+)
 def _frozen(config: Any, record: Record) -> Reading:
     keys = [networks_key(mode, *variant) for mode in MODES for variant in variants()]
     keys = list(dict.fromkeys(keys))
@@ -183,9 +154,26 @@ def _six(modes: Modes) -> tuple[Any, bool]:
     return measured, far and own and below
 
 
-READINGS: dict[str, Read] = {
-    "relu-poly-modes": _frozen,
-    "relu-poly-modes-odd-even": on_readings(_odd_even),
-    "relu-appA-d3-modes": on_readings(_three),
-    "relu-appA-d6-modes": on_readings(_six, *(kernels_key(mode, 6) for mode in ("rbf", *MODES))),
-}
+RELU_POLY_MODES_ODD_EVEN = claim(
+    "relu-poly-modes-odd-even",
+    "Section 5.2.1",
+    "restricted modes fit odd degrees and fail at even ones",
+    "mean test R²: ≥ 0.8 in all modes at degree 3; at degree 6 in the restricted modes at least 0.3 below reg",
+    seeds=10,
+)(on_readings(_odd_even))
+RELU_APPA_D3_MODES = claim(
+    "relu-appA-d3-modes",
+    "Appendix A, Figure 6",
+    "degree 3: reg slightly better, results not significantly affected; NTK beats RBF",
+    "mean test R² ≥ 0.85 in all four modes; no mode's is above that of reg by more than the interval of the paired"
+    " difference",
+    seeds=10,
+)(on_readings(_three))
+RELU_APPA_D6_MODES = claim(
+    "relu-appA-d6-modes",
+    "Appendix A, Figure 7",
+    "degree 6: reg vastly outperforms the rest; RBF outperforms the network and its NTK in these",
+    "mean test MSE of reg ≤ 0.5 of each restricted mode's; mean test MSE of the RBF SVR below that of the network and"
+    " of the NTK SVR in each restricted mode",
+    seeds=3,
+)(on_readings(_six, *(kernels_key(mode, 6) for mode in ("rbf", *MODES))))

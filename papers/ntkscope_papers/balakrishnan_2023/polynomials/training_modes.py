@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.kernels import Tangent
 from ntkscope.training.modes import Phase
+from ntkscope_papers.balakrishnan_2023.polynomials import mode_claims as claims
 from ntkscope_papers.balakrishnan_2023.polynomials.data import FREE, PARTS, SMALL, Inputs, PolynomialRuns, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     Problem,
@@ -22,15 +23,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     with_gaussian_kernel,
     with_tangent_kernel,
 )
-from ntkscope_papers.balakrishnan_2023.polynomials.mode_claims import (
-    MODES,
-    PLAIN,
-    PUBLISHED,
-    READINGS,
-    kernels_key,
-    networks_key,
-    variants,
-)
+from ntkscope_papers.balakrishnan_2023.polynomials.mode_claims import MODES, PLAIN, kernels_key, networks_key, variants
 from ntkscope_papers.balakrishnan_2023.polynomials.mode_figures import array_name, draw
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
     Recipe,
@@ -43,7 +36,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
     train,
 )
 from ntkscope_papers.framework import experiment as framework
-from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "training-modes"
@@ -58,6 +51,7 @@ class TrainingModes(PolynomialRuns):
     """
 
     name = NAME
+    statements = claims_of(claims)
     free = FREE
 
     degrees: tuple[int, ...] = (3, 4, 5, 6, 7)
@@ -76,13 +70,6 @@ class TrainingModes(PolynomialRuns):
     def measure(self, run: framework.Run) -> None:
         made = legs(Run(self, run.record, run.seed, run.device, Inputs(self, run.seed)))
         run_legs(run.record, made, self.legs, progress=run.progress)
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         return draw(record)
