@@ -108,7 +108,7 @@ class Poisoning(Experiment):
 
     @classmethod
     def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+        return PUBLISHED
 
     def judge(self, record: Record, difference: str) -> Iterator[Claim]:
         return judge(self, record, difference)

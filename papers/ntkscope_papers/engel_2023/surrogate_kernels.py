@@ -126,7 +126,7 @@ class SurrogateKernels(Experiment):
 
     @classmethod
     def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+        return PUBLISHED
 
     def judge(self, record: Record, difference: str) -> Iterator[Claim]:
         return judge(self, record, difference)

@@ -34,6 +34,7 @@ class Reading:
 
 
 Read = Callable[[Any, Record], Reading]
+Needs = Iterable[str] | Callable[[Any], Iterable[str]]
 
 
 def lacking(*legs: str) -> Reading:
@@ -87,10 +88,11 @@ class Statement(Published):
     """A published statement with the function that reads its answer from a record; it is called as that function."""
 
     read: Read = lambda config, record: lacking()
-    needs: tuple[str, ...] = ()
+    needs: Needs = ()
 
     def __call__(self, config: Any, record: Record) -> Reading:
-        absent = tuple(leg for leg in self.needs if leg not in record.metrics)
+        needed = self.needs(config) if callable(self.needs) else self.needs
+        absent = tuple(leg for leg in needed if leg not in record.metrics)
         return lacking(*absent) if absent else self.read(config, record)
 
     def verdict(self, name: str, config: Any, record: Record, difference: str) -> Claim:
@@ -99,11 +101,11 @@ class Statement(Published):
 
 
 def claim(
-    id: str, source: str, published: Any, check: str, *, needs: Iterable[str] = (), seeds: int = 1, stand_in: str = ""
+    id: str, source: str, published: Any, check: str, *, needs: Needs = (), seeds: int = 1, stand_in: str = ""
 ) -> Callable[[Read], Statement]:
     """Decorator: the function of a configuration and a record that reads what became of one published statement.
 
-    `needs` are the legs without which nothing can be said.
+    `needs`: the legs without which nothing can be said, or a function of the configuration that names them.
 
     >>> @claim("surrogate-x", "Table 9", 0.7, "at least 0.6", needs=["network"])
     ... def accuracy(config, record):
@@ -112,7 +114,7 @@ def claim(
     >>> accuracy.id
     'surrogate-x'
     """
-    return lambda read: Statement(id, source, published, check, stand_in, seeds, read, tuple(needs))
+    return lambda read: Statement(id, source, published, check, stand_in, seeds, read, needs)
 
 
 def claims_of(*places: ModuleType | Iterable[Statement]) -> tuple[Statement, ...]:

@@ -87,6 +87,21 @@ def line_with_errors(
     )
 
 
+def summaries(
+    axis: Any, at: Sequence[float | int], several: Iterable[Mapping[str, float]], which: int, label: str
+) -> None:
+    """`line_with_errors` of what `results.summary` says at each place."""
+    means, errors = zip(*((one["mean"], one["sem"]) for one in several))
+    line_with_errors(axis, at, means, errors, which, label)
+
+
+def log_ticks(axis: Any, at: Sequence[float | int]) -> None:
+    """A logarithmic x axis with exactly these numbers on it."""
+    axis.set_xscale("log")
+    axis.set_xticks(list(at), [f"{value:g}" for value in at])
+    axis.minorticks_off()
+
+
 def power_law(axis: Any, at: Sequence[float | int], first: float, power: float, label: str) -> None:
     """A dashed line through `first` at the first place, falling by `power`."""
     axis.plot(at, [first * (x / at[0]) ** power for x in at], "--", color="#999999", linewidth=1, label=label)
@@ -110,9 +125,7 @@ def width_factors(axis: Any, widths: Sequence[float]) -> None:
 
 def log_widths(axis: Any, widths: Sequence[int], label: str) -> None:
     """Both axes logarithmic, the widths written out, a legend."""
-    axis.set_xscale("log")
-    axis.set_xticks(list(widths), [str(width) for width in widths])
-    axis.minorticks_off()
+    log_ticks(axis, widths)
     plain_log(axis)
     axis.set_xlabel("width", fontsize=9)
     axis.set_ylabel(label, fontsize=9)

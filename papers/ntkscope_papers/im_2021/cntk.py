@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from ntkscope import infinite
-from ntkscope.core import Claim, Part, Record, Split
+from ntkscope.core import Part, Record, Split
 from ntkscope.core.random import derive_seed
 from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, serial
 from ntkscope.kernels import kernel
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.results import once, summary
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
+from ntkscope_papers.framework.results import summary
 from ntkscope_papers.im_2021.wide import convolutional_network, rounded, sample_ntk, width_slope
 from ntkscope_papers.shared.images import load_images
 
@@ -29,26 +27,6 @@ ENDS: dict[str, Layer] = {"flatten": Flatten(), "pooled": GlobalAvgPool()}
 LOST = 5.0  # points
 WITHIN = (1.0, 10.0)
 NEAR = 0.05
-
-PUBLISHED = {
-    claim.id.removeprefix("ntkreview-"): claim
-    for claim in (
-        Published(
-            "ntkreview-cntk",
-            "Section 4",
-            "the CNTK follows layer by layer from convolutions of the previous kernel",
-            "relative error of the empirical NTK of a CNN with 512 channels or more <= 5 %; mean over networks within 4"
-            " standard errors and 3/channels",
-        ),
-        Published(
-            "ntkreview-linearisation-5pct",
-            "Section 4",
-            {"points lost": LOST},
-            "exact CNTK minus linearised CNN between 1 and 10 points",
-            stand_in="published for all of CIFAR-10 and deep networks; here small, shrunken subsets and few layers",
-        ),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -87,40 +65,130 @@ class ConvolutionalNTK(Experiment):
         "seeds": 2,
     }
 
-    def measure(self, run: Run) -> None:
+    def prepare(self, run: Run) -> Split:
         split = load_images(self.dataset, root=run.root, train=self.items, test=self.test_items)
-        split = split.replace(train=_shrunken(split.train, self.shrink), test=_shrunken(split.test, self.shrink))
-        per_end = len(self.widths) + 1 + len(self.channels) * self.seeds
-        total = len(ENDS) * per_end
-        with run.record.stage("kernels", total=total, progress="auto" if run.progress else False) as stage:
+        return split.replace(train=_shrunken(split.train, self.shrink), test=_shrunken(split.test, self.shrink))
 
-            def step(key: str, compute: Callable[[], dict[str, Any]]) -> None:
-                once(run.record, key, compute)
-                stage.advance(stage.done < total)
+    @leg("width/{}/{}", over=lambda self: product(ENDS, self.widths))
+    def at_width(self, run: Run, end: str, width: int) -> dict[str, Any]:
+        """Empirical NTKs of networks with `width` channels against the limit: relative error of each, and of their mean."""
+        net, x = network(end, self.layers), run.data.train.x[: self.checked]
+        limit = infinite.kernel(net, x).dense()
+        seeds = [derive_seed(run.seed, "cntk", width, s) for s in range(self.draws)]
+        models = (infinite.finite(net, tuple(x.shape[1:]), width, seed=seed) for seed in seeds)
+        K = torch.stack([sample_ntk(model, x) for model in models])
+        off = (K - limit).flatten(1).norm(dim=1) / limit.norm()
+        allowed = 4 * K.std(0) / math.sqrt(self.draws) + 3 / width * limit.abs().max()
+        return {
+            "error": off.tolist(),
+            "error of the mean": float((K.mean(0) - limit).norm() / limit.norm()),
+            "of what is allowed": float(((K.mean(0) - limit).abs() / allowed).max()),
+        }
 
-            for end in ENDS:
-                net = network(end, self.layers)
-                few = split.train.x[: self.checked]
-                for width in self.widths:
-                    step(f"width/{end}/{width}", partial(at_width, net, few, width, self.draws, run.seed))
-                step(f"exact/{end}", partial(exact, net, split, run.device))
-                for channels in self.channels:
-                    for s in range(self.seeds):
-                        own = derive_seed(run.seed, "linearised", s)
-                        step(
-                            f"linearised/{end}/{channels}/{s}",
-                            partial(linearised, net, split, channels, own, run.device),
-                        )
+    @leg("exact/{}", over=lambda self: ENDS)
+    def exact(self, run: Run, end: str) -> dict[str, Any]:
+        """Regression with the exact CNTK."""
+        net, x, z = network(end, self.layers), run.data.train.x.to(run.device), run.data.test.x.to(run.device)
+        return regression(infinite.kernel(net, x).dense(), infinite.kernel(net, z, x).dense(), run.data)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+    @leg("linearised/{}/{}/{}", over=lambda self: product(ENDS, self.channels, range(self.seeds)))
+    def linearised(self, run: Run, end: str, channels: int, s: int) -> dict[str, Any]:
+        """The same with the empirical NTK of one network at initialisation: what its linearisation learns, trained to the end.
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
+        One output, its gradients as features for all classes; the output at the start is then the same for every class and
+        changes no prediction.
+        """
+        x, z = run.data.train.x.to(run.device), run.data.test.x.to(run.device)
+        seed = derive_seed(run.seed, "linearised", s)
+        model = convolutional_network(network(end, self.layers), tuple(x.shape[1:]), channels, seed).to(run.device)
+        K, K_test = kernel("trntk0", model, x).dense(), kernel("trntk0", model, z, x).dense()
+        return {"parameters": sum(p.numel() for p in model.parameters()), **regression(K, K_test, run.data)}
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @claim(
+        "ntkreview-cntk",
+        "Section 4",
+        "the CNTK follows layer by layer from convolutions of the previous kernel",
+        "relative error of the empirical NTK of a CNN with 512 channels or more <= 5 %; mean over networks within 4"
+        " standard errors and 3/channels",
+    )
+    def limit(self, record: Record) -> Reading:
+        found, widest = record.metrics, self.widths[-1]
+        measured: dict[str, Any] = {}
+        holds, agrees, worst = widest >= 512, True, 0.0
+        for end in ENDS:
+            columns = [found[f"width/{end}/{m}"] for m in self.widths]
+            last = summary(columns[-1]["error"])
+            measured[end] = {
+                f"relative error at {widest} channels": [round(last["mean"], 4), round(last["sem"], 4)],
+                "at 512": round(summary(found[f"width/{end}/512"]["error"])["mean"], 4) if 512 in self.widths else None,
+                "error of the mean of networks": round(columns[-1]["error of the mean"], 4),
+                "slope": rounded(width_slope(self.widths, [one["error"] for one in columns])),
+            }
+            agrees &= all(one["of what is allowed"] <= 1 for one in columns)
+            holds &= last["mean"] <= NEAR
+            worst = max(worst, last["mean"])
+        note = (
+            f"{self.layers} layers of 3 x 3, zero padding, ReLU; {self.checked} images shrunken {self.shrink} times. The mean"
+            f" of {self.draws} networks {'agrees with' if agrees else 'is beyond'} the limit within standard errors at every"
+            f" width; the 5 % are of single networks, and at this rate take {widest * (worst / NEAR) ** 2:.0f} channels"
+        )
+        return Reading(measured, holds and agrees, note)
+
+    @claim(
+        "ntkreview-linearisation-5pct",
+        "Section 4",
+        {"points lost": LOST},
+        "exact CNTK minus linearised CNN between 1 and 10 points",
+        stand_in="published for all of CIFAR-10 and deep networks; here small, shrunken subsets and few layers",
+    )
+    def points_lost(self, record: Record) -> Reading:
+        found = record.metrics
+        measured: dict[str, Any] = {}
+        judged = []
+        for end in ENDS:
+            reference = found[f"exact/{end}"]
+            table: dict[str, Any] = {"exact %": round(reference["accuracy"], 2)}
+            for channels in self.channels:
+                runs = [found[f"linearised/{end}/{channels}/{s}"] for s in range(self.seeds)]
+                lost = summary(reference["accuracy"] - one["accuracy"] for one in runs)
+                items = _over_items(reference, runs)
+                table[f"points lost, {channels} channels"] = [round(lost["mean"], 2), round(items, 2)]
+                if channels == self.judged:
+                    judged.append(WITHIN[0] <= lost["mean"] <= WITHIN[1])
+                    table["parameters"] = runs[0]["parameters"]
+            measured[end] = table
+        note = (
+            f"{self.items} training and {self.test_items} test images; judged at {self.judged} channels for both ends; mean"
+            f" over {self.seeds} networks and its standard error over test images. The loss falls with the number of channels,"
+            " which the document does not state"
+        )
+        return Reading(measured, all(judged), note)
+
+    @figure
+    def cntk(self, record: Record) -> Figure:
+        """Error against channels, and accuracy of linearised networks beside the exact kernel's."""
+        found = record.metrics
+        drawn, axes = drawing.canvas(1, 2, width=5.0)
+        for i, end in enumerate(ENDS):
+            errors = [found[f"width/{end}/{m}"]["error"] for m in self.widths]
+            slope = width_slope(self.widths, errors)
+            label = f"{end}: slope {slope['slope']:.2f} [{slope['low']:.2f}, {slope['high']:.2f}]"
+            drawing.summaries(axes[0], self.widths, map(summary, errors), i, label)
+            runs = [
+                summary(found[f"linearised/{end}/{c}/{s}"]["accuracy"] for s in range(self.seeds))
+                for c in self.channels
+            ]
+            drawing.summaries(axes[1], self.channels, runs, i, f"{end}, linearised networks")
+            reference, colour = found[f"exact/{end}"]["accuracy"], drawing.COLOURS[i]
+            axes[1].axhline(reference, color=colour, linestyle="--", linewidth=1, label=f"{end}, exact CNTK")
+            axes[1].axhline(reference - LOST, color=colour, linestyle=":", linewidth=0.8, label=f"{LOST:g} points less")
+        axes[0].axhline(NEAR, color="#999999", linestyle=":", linewidth=1, label="5 %")
+        drawing.log_widths(axes[0], self.widths, "relative error of the empirical NTK")
+        axes[0].set_xlabel("channels", fontsize=9)
+        drawing.log_ticks(axes[1], self.channels)
+        drawing.label(axes[1], x="channels", y=f"test accuracy, %, {self.items} training images")
+        axes[1].legend(fontsize=7, frameon=False, ncols=2)
+        return drawn
 
 
 def network(end: str, layers: int) -> Layer:
@@ -130,42 +198,6 @@ def network(end: str, layers: int) -> Layer:
 
 def _shrunken(part: Part, by: int) -> Part:
     return Part(torch.nn.functional.avg_pool2d(part.x, by), part.y)
-
-
-def at_width(net: Layer, x: Float[Tensor, "n c h w"], width: int, draws: int, seed: int) -> dict[str, Any]:
-    """Empirical NTKs of networks with `width` channels against the limit: relative Frobenius error, and the mean's error."""
-    limit = infinite.kernel(net, x).dense()
-    made = []
-    for s in range(draws):
-        model = infinite.finite(net, tuple(x.shape[1:]), width, seed=derive_seed(seed, "cntk", width, s))
-        made.append(sample_ntk(model, x))
-    K = torch.stack(made)
-    off = (K - limit).flatten(1).norm(dim=1) / limit.norm()
-    allowed = 4 * K.std(0) / math.sqrt(draws) + 3 / width * limit.abs().max()
-    return {
-        "error": off.tolist(),
-        "error of the mean": float((K.mean(0) - limit).norm() / limit.norm()),
-        "of what is allowed": float(((K.mean(0) - limit).abs() / allowed).max()),
-    }
-
-
-def exact(net: Layer, split: Split, device: torch.device) -> dict[str, Any]:
-    """Regression with the exact CNTK."""
-    x, z = split.train.x.to(device), split.test.x.to(device)
-    K, K_test = infinite.kernel(net, x).dense(), infinite.kernel(net, z, x).dense()
-    return regression(K, K_test, split)
-
-
-def linearised(net: Layer, split: Split, channels: int, seed: int, device: torch.device) -> dict[str, Any]:
-    """The same with the empirical NTK of one network at initialisation: what its linearisation learns, trained to the end.
-
-    One output, its gradients as features for all classes; the output at the start is then the same for every class and
-    changes no prediction.
-    """
-    x, z = split.train.x.to(device), split.test.x.to(device)
-    model = convolutional_network(net, tuple(x.shape[1:]), channels, seed).to(device)
-    K, K_test = kernel("trntk0", model, x).dense(), kernel("trntk0", model, z, x).dense()
-    return {"parameters": sum(p.numel() for p in model.parameters()), **regression(K, K_test, split)}
 
 
 def regression(K: Float[Tensor, "n n"], K_test: Float[Tensor, "m n"], split: Split) -> dict[str, Any]:
@@ -192,85 +224,8 @@ def _conditioning(K: Float[Tensor, "n n"]) -> float:
     return float(values[0] / values[-1])
 
 
-def judge(config: ConvolutionalNTK, record: Record, difference: str) -> Iterator[Claim]:
-    """Errors at the widest networks, slopes against width, points lost by linearising."""
-    found = record.metrics
-    widest = config.widths[-1]
-    measured: dict[str, Any] = {}
-    holds, agrees, worst = widest >= 512, True, 0.0
-    for end in ENDS:
-        columns = [found[f"width/{end}/{m}"] for m in config.widths]
-        slope = width_slope(config.widths, [one["error"] for one in columns])
-        last = summary(columns[-1]["error"])
-        measured[end] = {
-            f"relative error at {widest} channels": [round(last["mean"], 4), round(last["sem"], 4)],
-            "at 512": round(summary(found[f"width/{end}/512"]["error"])["mean"], 4) if 512 in config.widths else None,
-            "error of the mean of networks": round(columns[-1]["error of the mean"], 4),
-            "slope": rounded(slope),
-        }
-        agrees &= all(one["of what is allowed"] <= 1 for one in columns)
-        holds &= last["mean"] <= NEAR
-        worst = max(worst, last["mean"])
-    note = (
-        f"{config.layers} layers of 3 x 3, zero padding, ReLU; {config.checked} images shrunken {config.shrink} times. The mean"
-        f" of {config.draws} networks {'agrees with' if agrees else 'is beyond'} the limit within standard errors at every"
-        f" width; the 5 % are of single networks, and at this rate take {widest * (worst / NEAR) ** 2:.0f} channels"
-    )
-    yield PUBLISHED["cntk"].judged(measured, holds and agrees, difference=difference, note=note)
-    measured, judged = {}, []
-    for end in ENDS:
-        reference = found[f"exact/{end}"]
-        table: dict[str, Any] = {"exact %": round(reference["accuracy"], 2)}
-        for channels in config.channels:
-            runs = [found[f"linearised/{end}/{channels}/{s}"] for s in range(config.seeds)]
-            lost = summary(reference["accuracy"] - one["accuracy"] for one in runs)
-            items = _over_items(reference, runs)
-            table[f"points lost, {channels} channels"] = [round(lost["mean"], 2), round(items, 2)]
-            if channels == config.judged:
-                judged.append(WITHIN[0] <= lost["mean"] <= WITHIN[1])
-                table["parameters"] = runs[0]["parameters"]
-        measured[end] = table
-    note = (
-        f"{config.items} training and {config.test_items} test images; judged at {config.judged} channels for both ends; mean"
-        f" over {config.seeds} networks and its standard error over test images. The loss falls with the number of channels,"
-        " which the document does not state"
-    )
-    yield PUBLISHED["linearisation-5pct"].judged(measured, all(judged), difference=difference, note=note)
-
-
 def _over_items(reference: Any, runs: list[Any]) -> float:
     """The standard error over test images of the mean difference, in points; the same images for both."""
     table = np.array([[c == "1" for c in one["right"]] for one in (reference, *runs)], dtype=np.float64)
     gaps = 100 * (table[0] - table[1:].mean(0))
     return float(gaps.std(ddof=1) / math.sqrt(len(gaps)))
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """Error against channels, and accuracy of linearised networks beside the exact kernel's."""
-    config, found = record.config, record.metrics
-    figure, axes = drawing.canvas(1, 2, width=5.0)
-    widths, channels = list(config["widths"]), list(config["channels"])
-    for i, end in enumerate(ENDS):
-        columns = [summary(found[f"width/{end}/{m}"]["error"]) for m in widths]
-        slope = width_slope(widths, [found[f"width/{end}/{m}"]["error"] for m in widths])
-        label = f"{end}: slope {slope['slope']:.2f} [{slope['low']:.2f}, {slope['high']:.2f}]"
-        drawing.line_with_errors(axes[0], widths, [c["mean"] for c in columns], [c["sem"] for c in columns], i, label)
-        runs = [
-            summary(found[f"linearised/{end}/{c}/{s}"]["accuracy"] for s in range(config["seeds"])) for c in channels
-        ]
-        drawing.line_with_errors(
-            axes[1], channels, [r["mean"] for r in runs], [r["sem"] for r in runs], i, f"{end}, linearised networks"
-        )
-        reference = found[f"exact/{end}"]["accuracy"]
-        colour = drawing.COLOURS[i]
-        axes[1].axhline(reference, color=colour, linestyle="--", linewidth=1, label=f"{end}, exact CNTK")
-        axes[1].axhline(reference - LOST, color=colour, linestyle=":", linewidth=0.8, label=f"{LOST:g} points less")
-    axes[0].axhline(NEAR, color="#999999", linestyle=":", linewidth=1, label="5 %")
-    drawing.log_widths(axes[0], widths, "relative error of the empirical NTK")
-    axes[0].set_xlabel("channels", fontsize=9)
-    axes[1].set_xscale("log")
-    axes[1].set_xticks(channels, [str(c) for c in channels])
-    axes[1].minorticks_off()
-    drawing.label(axes[1], x="channels", y=f"test accuracy, %, {config['items']} training images")
-    axes[1].legend(fontsize=7, frameon=False, ncols=2)
-    return {"cntk": figure}

@@ -127,7 +127,7 @@ class FinetuningSpectra(Experiment):
 
     @classmethod
     def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+        return PUBLISHED
 
     def judge(self, record: Record, difference: str) -> Iterator[Claim]:
         return judge(self, record, difference)

@@ -61,12 +61,10 @@ class HeavyTailedStart(Experiment):
     adam_most: int = 8_000
     threshold: float = 1e-5
 
-    @classmethod
-    def smoke(cls) -> HeavyTailedStart:
-        return cls(
-            items=250, width=188, dimension=125, test_items=500, seeds=2, rate=0.6, batch=4, most=2_000, adam_batch=32,
-            adam_most=300,
-        )  # fmt: skip
+    smoke = {
+        **{"items": 250, "width": 188, "dimension": 125, "test_items": 500, "seeds": 2},
+        **{"rate": 0.6, "batch": 4, "most": 2_000, "adam_batch": 32, "adam_most": 300},
+    }
 
     def student(self, law: str) -> Student:
         sizes = self.items, self.width, self.dimension, self.test_items

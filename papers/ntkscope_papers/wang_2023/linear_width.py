@@ -68,9 +68,7 @@ class LinearWidth(Table8):
     most: tuple[int, ...] = numbers_of(MOST, cases)
     moments: int = 4
 
-    @classmethod
-    def smoke(cls) -> LinearWidth:
-        return cls(**eighth(cls.cases), test_items=500, tau_seeds=1, moments=2)
+    smoke = {**eighth(cases), "test_items": 500, "tau_seeds": 1, "moments": 2}
 
     @property
     def student(self) -> Student:
