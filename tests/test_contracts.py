@@ -20,7 +20,6 @@ from torch.overrides import TorchFunctionMode
 
 import ntkscope as ns
 from contracts.dataset import DatasetContract
-from contracts.experiment import ExperimentContract
 from contracts.infinite_layer import LayerContract
 from contracts.infinite_rule import NonlinearityContract
 from contracts.input_surrogate import InputSurrogateContract
@@ -91,7 +90,6 @@ ROOMS: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], set[Any]]]] = {
     "report.views": (lambda: VIEWS, lambda: names(ViewContract)),
     "xray.sections": (lambda: SECTIONS, lambda: names(SectionContract)),
     "tangent.rules": (functions, called),
-    "experiments": (lambda: ns.EXPERIMENTS, lambda: names(ExperimentContract)),
 }
 
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.stem.removeprefix("add-"): page for page in sorted(ROOT.glob("docs/howto/*.md"))}
-BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-PLACE = re.compile(r"# ((?:src|tests)/[\w/]+\.py)\n")
+BLOCK = re.compile(r"^( *)```(?:python|toml)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+PLACE = re.compile(r"# ((?:src|tests|papers)/[\w/]+\.(?:py|toml))\n")
 SPARED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".hypothesis")
 
 # What a page adds, as `ntkscope list` and a program find it.
@@ -46,7 +47,7 @@ assert "Logit gap" in page
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of Python: where it belongs (None: nowhere, it is an example) and its text."""
+    """One fenced block of Python, or of pyproject.toml: where it belongs (None: nowhere, it is an example) and its text."""
 
     place: str | None
     text: str
@@ -102,6 +103,7 @@ def module_of(place: str) -> str:
     """`src/ntkscope/data/__init__.py` -> `ntkscope.data`"""
     return (
         place.removeprefix("src/")
+        .removeprefix("papers/")
         .removeprefix("tests/")
         .removesuffix(".py")
         .removesuffix("/__init__")
@@ -111,7 +113,7 @@ def module_of(place: str) -> str:
 
 def write(copy: Path, pages: Sequence[str]) -> list[str]:
     """The project with what the pages add, in `copy`; the test files among it."""
-    for folder in ("src", "tests"):
+    for folder in ("src", "papers", "tests"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=SPARED)
     shutil.copy(ROOT / "pyproject.toml", copy)
     for page in pages:
@@ -120,13 +122,27 @@ def write(copy: Path, pages: Sequence[str]) -> list[str]:
             path = copy / block.place
             before = path.read_text(encoding="utf-8") if path.exists() else ""
             path.write_text(before + ("\n\n" if before else "") + block.text, encoding="utf-8")
-    tests = [block.place for page in pages for block in files(page) if (block.place or "").startswith("tests/")]
+    declare(copy / "papers")
+    tests = [block.place for page in pages for block in files(page) if "tests/" in (block.place or "")]
     return sorted({place for place in tests if place is not None})
+
+
+def declare(papers: Path) -> None:
+    """The entry points of the copy, as installing it would write them."""
+    project = tomllib.loads((papers / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (papers / "ntkscope_papers.egg-info").mkdir()
+    lines = [
+        f"[{group}]\n" + "\n".join(map(" = ".join, points.items())) for group, points in project["entry-points"].items()
+    ]
+    (papers / "ntkscope_papers.egg-info/entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    (papers / "ntkscope_papers.egg-info/PKG-INFO").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n", encoding="utf-8"
+    )
 
 
 def call(copy: Path, *arguments: str) -> str:
     """What Python says in the copy; it must succeed."""
-    path = os.pathsep.join([str(copy / "src"), str(copy / "tests")])
+    path = os.pathsep.join(str(copy / part) for part in ("src", "papers", "tests"))
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=copy,
@@ -148,16 +164,20 @@ def test_every_block_says_its_file_parses_and_imports_what_exists(page: str) -> 
     own = [module_of(block.place) for block in found if block.place]
     new = {name for block in found for name in re.findall(r"import (\w+) as \1$", block.text, re.MULTILINE)}
     for block in found:
+        if not (block.place or "").endswith(".py"):
+            continue
         assert missing_names(block.text, [*own, *(f"{module}.{name}" for module in own for name in new)]) == []
-    assert any((block.place or "").startswith("src/") for block in found)
-    assert any((block.place or "").startswith("tests/") for block in found), "no test to inherit"
+    assert any((block.place or "").startswith(("src/", "papers/")) for block in found)
+    assert any("tests/" in (block.place or "") for block in found), "no test to inherit"
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_nothing_is_asked_for_but_new_files_and_lines_of_import(page: str) -> None:
     """One file, one line: to a file that exists a page adds imports alone."""
     for block in files(page):
-        if block.place and (ROOT / block.place).exists():
+        if block.place == "papers/pyproject.toml":
+            assert len(block.text.splitlines()) == 2, "expected one line below the name of the file"
+        elif block.place and (ROOT / block.place).exists():
             body = ast.parse(block.text).body
             assert len(body) == 1, f"{block.place}: expected one line"
             assert isinstance(body[0], ast.ImportFrom), f"{block.place}: expected an import"
@@ -192,7 +212,16 @@ def test_an_xray_computes_and_shows_what_was_added(extended: Path, tmp_path: Pat
 @pytest.mark.guard
 def test_the_registries_of_the_copy_are_whole(extended: Path) -> None:
     """No orphan, and a contract class for everything, what the pages added included."""
-    call(extended, "-m", "pytest", "-q", "-x", "tests/test_orphans.py", "tests/test_contracts.py")
+    call(
+        extended,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "tests/test_orphans.py",
+        "tests/test_contracts.py",
+        "papers/tests/test_complete.py",
+    )
 
 
 @pytest.mark.guard

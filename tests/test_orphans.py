@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import ntkscope.data
-import ntkscope.experiments
 import ntkscope.infinite.rules
 import ntkscope.kernels
 import ntkscope.measures
@@ -50,7 +49,6 @@ HELPERS = {
     "report.views": {"registry"},
     "xray.sections": set(),
     "tangent.rules": {"registry"},
-    "experiments": {"registry", "figures", "pages", "statements"},
 }
 
 
@@ -65,7 +63,6 @@ def entries(room: str) -> list[Any]:
             *ntkscope.surrogates.SURROGATES.values(),
             *ntkscope.surrogates.INPUT_SURROGATES.values(),
         ],
-        "experiments": lambda: list(ntkscope.experiments.EXPERIMENTS.values()),
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
         "report.views": lambda: list(ntkscope.report.views.VIEWS.values()),
         "xray.sections": lambda: [section.run for section in SECTIONS.values()],

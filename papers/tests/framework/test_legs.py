@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -98,12 +97,6 @@ def test_a_record_kept_without_its_arrays_gives_its_results_and_a_damaged_array_
     (tmp_path / "one" / "kept.npy").write_bytes(b"damaged")
     with pytest.raises(RecordError, match="kept"):
         gather(three, [tmp_path / "one"])
-
-
-def test_a_setting_called_legs_is_declared_as_such() -> None:
-    for experiment in ns.EXPERIMENTS.values():
-        names = [field.name for field in dataclasses.fields(experiment.config)]
-        assert ("legs" in names) == ("legs" in experiment.legs), experiment.name
 
 
 def test_a_leg_that_does_not_exist_is_refused_and_a_beginning_is_a_whole_word() -> None:

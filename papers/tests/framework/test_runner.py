@@ -94,7 +94,7 @@ def test_a_setting_without_key_or_value_is_refused(text: str, tmp_path: Path) ->
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'poisoning'"):
         ns.run("poisonin", out=tmp_path / "x")
-    with pytest.raises(UsageError, match="has no setting pionts; its settings: dataset"):
+    with pytest.raises(UsageError, match="has no setting pionts; its settings: legs, dataset"):
         ns.run("poisoning", out=tmp_path / "x", pionts=3)
     with pytest.raises(UsageError, match="got scale 'big'; expected one of smoke, paper"):
         ns.run("poisoning", "big", out=tmp_path / "x")
