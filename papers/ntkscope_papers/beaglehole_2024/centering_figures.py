@@ -27,6 +27,6 @@ def draw(record: Record) -> dict[str, Any]:
             for axis, layer in zip(axes, LAYERS):
                 lines(axis, paths, paths.rows[f"{kind} {layer}"])
                 drawing.label(axis, title=f"{title}, {layer}", x="step")
-            axes[0].legend(fontsize=7, frameon=False)
+            axes[0].legend()
         figures[name] = figure
     return figures

@@ -28,7 +28,7 @@ def matrices(record: Record, reading: str) -> Any:
     for axis, matrix, title in zip(axes, np.asarray(record.arrays[f"matrices-{reading}"]), TITLES):
         largest = float(np.abs(matrix).max()) or 1.0
         axis.imshow(matrix / largest, cmap="RdBu_r", vmin=-1, vmax=1)
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title)
         axis.set_xticks([])
         axis.set_yticks([])
     return figure

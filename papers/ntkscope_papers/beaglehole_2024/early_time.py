@@ -118,5 +118,5 @@ def draw(record: Record) -> dict[str, Any]:
     drawing.compare_bars(axes[2], names, bars, label="formula over trace")
     axes[2].axhline(1, color="#999999", linewidth=0.8)
     for axis in axes[:2]:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend()
     return {"early-time": figure}

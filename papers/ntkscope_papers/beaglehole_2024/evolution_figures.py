@@ -42,7 +42,7 @@ def evolution(paths: Paths) -> Any:
             lines(axis, paths, values)
             axis.set_ylim(0, 1.02)
             drawing.label(axis, title=f"{title}, {layer}" if column < 2 else title, x="step")
-    axes[0].legend(fontsize=7, frameon=False)
+    axes[0].legend()
     return figure
 
 

@@ -273,7 +273,7 @@ def draw(record: Record) -> dict[str, Any]:
         titles = ("diagonal of WᵀW", "diagonal of WᵀKW", "diagonal of WᵀQW")
         for axis, image, title in zip(axes, np.asarray(record.arrays[DIAGONALS]), titles):
             axis.imshow(image, cmap="viridis")
-            axis.set_title(title, fontsize=9)
+            axis.set_title(title)
             axis.set_xticks([])
             axis.set_yticks([])
         figures["diagonals"] = figure

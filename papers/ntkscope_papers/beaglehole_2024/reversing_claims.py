@@ -216,5 +216,5 @@ def draw(record: Record) -> dict[str, Any]:
         drawing.label(axis, x="balance γ", y="ρ(ẆᵀẆ, ẆᵀKẆ)", log="x")
     for axis in axes:
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return {"alignment-reversing": figure}

@@ -366,7 +366,7 @@ def draw(record: Record) -> dict[str, Any]:
         )
     drawing.label(axes[0], x="points; dashed: carried on", y="seconds", log="xy")
     if axes[0].lines:
-        axes[0].legend(fontsize=7, frameon=False)
+        axes[0].legend()
     dims = [dim for dim in record.config["dims"] if f"residual-{dim}" in record.arrays]
     if not dims:
         return {"table4": figure}

@@ -33,7 +33,7 @@ def draw(record: Record) -> dict[str, Any]:
     drawing.compare_bars(axes[0], rows, series, label="Kendall τ")
     drawing.label(axes[1], x="ridge strength", y="Kendall τ of the correct class, first network", log="x")
     if axes[1].lines:
-        axes[1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     figures = {"table1": figure}
     drawn = [(row, reading) for reading in READINGS for row in rows if f"log-odds-{row}-{reading}" in record.arrays]
     first = [pair for pair in drawn if pair[1] == OURS] or drawn

@@ -89,7 +89,7 @@ def _ridges(record: Record, s: int, kernels: list[str]) -> Any:
         axis, x="ridge strength, kernels divided by their mean diagonal", y="Kendall τ, common training points", log="x"
     )
     if kernels:
-        axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ridges
 
 

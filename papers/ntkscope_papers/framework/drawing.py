@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import ticker
+from matplotlib import rc_context, ticker
 from matplotlib.figure import Figure
 
 from ntkscope.core import Record
@@ -19,6 +19,10 @@ MARKED: Mapping[str, tuple[dict[str, Any], bytes]] = {  # without a date: the sa
     "svg": ({"Date": None, "Creator": "ntkscope"}, b"<dc:title>ntkscope</dc:title>"),
     "png": ({"Software": "ntkscope"}, b"Software\0ntkscope"),
 }
+STYLE: Mapping[str, Any] = {
+    **{"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8},
+    **{"legend.fontsize": 7, "legend.frameon": False, "axes.spines.top": False, "axes.spines.right": False},
+}
 COLOURS = ("#3b6ea8", "#d1793a", "#5b9e63", "#a05a9c", "#8c6d4f", "#6b7280")
 
 
@@ -26,7 +30,9 @@ def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) ->
     """Draw a record's figures into its folder `figures/`; their files."""
     (Path(record.folder) / "figures").mkdir(exist_ok=True)
     names, known = [], record.metrics.get("figures", ())  # without a mark, if an earlier version drew them
-    for name, figure in draw(record).items():
+    with rc_context(STYLE):
+        figures = draw(record)
+    for name, figure in figures.items():
         for ending, (meta, mark) in MARKED.items():
             image, file = io.BytesIO(), f"figures/{name}.{ending}"
             figure.savefig(image, format=ending, dpi=110, metadata=meta)
@@ -39,22 +45,18 @@ def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) ->
 def canvas(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
     """A figure and its axes in reading order."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=8)
-    return figure, axes
+    return figure, figure.subplots(rows, columns, squeeze=False).ravel().tolist()
 
 
 def label(axis: Any, *, title: str = "", x: str = "", y: str = "", log: str = "", legend: bool = False) -> None:
     """Title, names of both axes, which of them ("x", "y", "xy") are logarithmic, and a legend without a frame."""
     for write, text in ((axis.set_title, title), (axis.set_xlabel, x), (axis.set_ylabel, y)):
         if text:
-            write(text, fontsize=9)
+            write(text)
     for name in log:
         getattr(axis, f"set_{name}scale")("log")
     if legend:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend()
 
 
 def compare_bars(
@@ -72,9 +74,9 @@ def compare_bars(
         colour = BLACK if title == "published" else COLOURS[i % len(COLOURS)]
         axis.bar(at, heights, width * 0.92, yerr=errors, capsize=2, color=colour, label=title)
     axis.axhline(0, color="#999999", linewidth=0.6)
-    axis.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
-    axis.set_ylabel(label, fontsize=9)
-    axis.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(3, len(series)))
+    axis.set_xticks(range(len(names)), names, rotation=25, ha="right")
+    axis.set_ylabel(label)
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(3, len(series)))
 
 
 def line_with_errors(
@@ -118,18 +120,18 @@ def plain_log(axis: Any) -> None:
 def width_factors(axis: Any, widths: Sequence[float]) -> None:
     """A logarithmic axis of widths, each written out."""
     axis.set_xscale("log")
-    axis.set_xticks(list(widths), [f"×{width:g}" for width in widths], fontsize=8)
+    axis.set_xticks(list(widths), [f"×{width:g}" for width in widths])
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    axis.set_xlabel("width", fontsize=9)
+    axis.set_xlabel("width")
 
 
 def log_widths(axis: Any, widths: Sequence[int], label: str) -> None:
     """Both axes logarithmic, the widths written out, a legend."""
     log_ticks(axis, widths)
     plain_log(axis)
-    axis.set_xlabel("width", fontsize=9)
-    axis.set_ylabel(label, fontsize=9)
-    axis.legend(fontsize=7, frameon=False)
+    axis.set_xlabel("width")
+    axis.set_ylabel(label)
+    axis.legend()
 
 
 def scatter_log_odds(axis: Any, surrogate: Iterable[float], network: Iterable[float], title: str) -> None:
@@ -137,6 +139,6 @@ def scatter_log_odds(axis: Any, surrogate: Iterable[float], network: Iterable[fl
     axis.scatter(list(surrogate), list(network), s=4, alpha=0.35, linewidths=0, color=COLOURS[0], rasterized=True)
     axis.axhline(0, color="#bbbbbb", linewidth=0.6)
     axis.axvline(0, color="#bbbbbb", linewidth=0.6)
-    axis.set_xlabel("log-odds of the correct class, surrogate", fontsize=8)
-    axis.set_ylabel("network", fontsize=8)
-    axis.set_title(title, fontsize=9)
+    axis.set_xlabel("log-odds of the correct class, surrogate")
+    axis.set_ylabel("network")
+    axis.set_title(title)

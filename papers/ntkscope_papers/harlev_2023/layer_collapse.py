@@ -304,7 +304,7 @@ def draw(record: Record) -> dict[str, Any]:
         axis.set_xscale("symlog", linthresh=1)
         if name not in ("nc3", "nc4"):
             axis.set_yscale("log")
-    axes[0].legend(fontsize=7, frameon=False)
+    axes[0].legend()
     shown = [smoothing for smoothing in record.config["smoothings"] if (smoothing, 0) in runs]
     profiles, panels = drawing.canvas(2, max(1, len(shown)), width=5.0, height=3.2)
     for row, (name, label) in enumerate((("nc1", "NC1"), ("dimension", "intrinsic dimension, two-NN"))):
@@ -318,5 +318,5 @@ def draw(record: Record) -> dict[str, Any]:
                 )
             drawing.label(axis, title=f"label smoothing {smoothing:g}", y=label, log="y")
             axis.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right", fontsize=7)
-    panels[0].legend(fontsize=6, frameon=False, title="epoch", title_fontsize=7)
+    panels[0].legend(title="epoch", title_fontsize=7)
     return {"epochs": figure, "layers": profiles}

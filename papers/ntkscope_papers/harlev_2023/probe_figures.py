@@ -25,7 +25,7 @@ def draw(record: Record) -> dict[str, Any]:
         found[f"collapse-{name}"] = collapsing(network, agreement(record, network, record.config["draws"]))
     if not found:
         figure, (axis,) = drawing.canvas()
-        axis.set_title("no network has all its layers yet", fontsize=9)
+        axis.set_title("no network has all its layers yet")
         found["figure16"] = figure
     return found
 
@@ -55,8 +55,8 @@ def accuracies(network: Network) -> Any:
             axis.plot(row["dims"], row["accuracy"][probe], color=colour, linewidth=1.2, label=layer)
         axis.axhline(network.accuracy, color="#999999", linewidth=0.8, linestyle="--")
         drawing.label(axis, title=TITLES[probe], x="principal components", log="x")
-    axes[0].set_ylabel("test accuracy", fontsize=9)
-    axes[-1].legend(fontsize=7, frameon=False)
+    axes[0].set_ylabel("test accuracy")
+    axes[-1].legend()
     return figure
 
 
@@ -67,12 +67,12 @@ def needs(network: Network) -> Any:
         left.plot(network.counts(probe), "o-", color=colour, label=TITLES[probe], markersize=4)
         right.plot(network.variances(probe), "o-", color=colour, label=TITLES[probe], markersize=4)
     drawing.plain_log(left)
-    left.set_ylabel("components for 90 % of the best accuracy", fontsize=9)
-    right.set_ylabel("share of variance in them", fontsize=9)
+    left.set_ylabel("components for 90 % of the best accuracy")
+    right.set_ylabel("share of variance in them")
     right.axhspan(0.2, 0.4, color="#dddddd", zorder=0, label="published, later half")
     for axis in (left, right):
         _names(axis, network)
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend()
     return figure
 
 
@@ -83,7 +83,7 @@ def collapsing(network: Network, found: CollapseLayer) -> Any:
         values = [row["collapse"][name] for row in network.rows]
         left.plot(values, "o-", color=drawing.COLOURS[k], label=name.upper(), markersize=4)
     drawing.plain_log(left)
-    left.legend(fontsize=8, frameon=False)
+    left.legend()
     _names(left, network)
     shares = [found.distribution[layer] for layer in network.network.layers]
     right.bar(range(len(shares)), shares, color=drawing.COLOURS[0])

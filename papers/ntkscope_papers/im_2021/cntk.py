@@ -184,10 +184,10 @@ class ConvolutionalNTK(Experiment):
             axes[1].axhline(reference - LOST, color=colour, linestyle=":", linewidth=0.8, label=f"{LOST:g} points less")
         axes[0].axhline(NEAR, color="#999999", linestyle=":", linewidth=1, label="5 %")
         drawing.log_widths(axes[0], self.widths, "relative error of the empirical NTK")
-        axes[0].set_xlabel("channels", fontsize=9)
+        axes[0].set_xlabel("channels")
         drawing.log_ticks(axes[1], self.channels)
         drawing.label(axes[1], x="channels", y=f"test accuracy, %, {self.items} training images")
-        axes[1].legend(fontsize=7, frameon=False, ncols=2)
+        axes[1].legend(ncols=2)
         return drawn
 
 

@@ -284,9 +284,9 @@ def draw(record: Record) -> dict[str, Any]:
         axes[0].axhline(value, color="#999999", linestyle="--" if value == 1 else ":", linewidth=1, label=text)
     names = [f"{key.split('/')[0]}, {key.split('/')[1]} hidden" for key in keys]
     axes[0].set_xticks(range(len(keys)), names, rotation=15, ha="right")
-    axes[0].set_ylabel("ηλ of Σ(f−y)²/n, one point per network", fontsize=9)
+    axes[0].set_ylabel("ηλ of Σ(f−y)²/n, one point per network")
     drawing.plain_log(axes[0])
-    axes[0].legend(fontsize=7, frameon=False, loc="center right")
+    axes[0].legend(loc="center right")
     curves = found[f"network/{keys[0]}/0"]["curves"]
     for i, (times, losses) in enumerate(curves.items()):
         axes[1].plot(losses, color=drawing.COLOURS[i], linewidth=1.2, label=f"ηλ = {times}")

@@ -306,10 +306,10 @@ def draw(record: Record) -> dict[str, Any]:
             best = int(table[:, k].argmax())
             axis.plot(depths[best], table[best, k], "o", markersize=4, color=colour)
         drawing.plain_log(axis)
-        axis.set_title(f"{short}, ReLU, σ_w² = σ_b² = 2, d = {config['dimension']}", fontsize=9)
+        axis.set_title(f"{short}, ReLU, σ_w² = σ_b² = 2, d = {config['dimension']}")
         axis.xaxis.get_major_locator().set_params(integer=True)
         drawing.label(axis, x="weight layers", y="degree-k fractional variance")
-        axis.legend(fontsize=7, frameon=False, ncols=2)
+        axis.legend(ncols=2)
     for i, name in enumerate(NETS):
         for short, style in zip(KINDS, ("o-", "s--")):
             column = peaks(found[f"cube/{name}"][short], NETS[name][3])
@@ -317,7 +317,7 @@ def draw(record: Record) -> dict[str, Any]:
             axes[2].plot(*places, style, markersize=4, color=drawing.COLOURS[i], label=label)
     drawing.plain_log(axes[2])
     drawing.label(axes[2], x="degree k", y="weight layers at the peak")
-    axes[2].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes[2].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     data, panels = drawing.canvas(len(config["datasets"]), 2, width=5.0)
     hidden = list(config["hidden"])
     for i, dataset in enumerate(config["datasets"]):

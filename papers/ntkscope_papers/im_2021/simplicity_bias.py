@@ -367,7 +367,7 @@ def draw(record: Record) -> dict[str, Any]:
         f"networks of width {config['width']}": (nets["share"], nets["sem"]),
     }
     drawing.compare_bars(axes[2], names, series, label=f"share of the variance, ReLU, CK, d = {small}")
-    axes[2].set_xlabel("degree k", fontsize=9)
+    axes[2].set_xlabel("degree k")
     axes[2].tick_params(axis="x", rotation=0)
     axes[2].set_yscale("log")
     return {"degrees": figure}

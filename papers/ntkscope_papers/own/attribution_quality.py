@@ -338,5 +338,5 @@ def draw(record: Record) -> dict[str, Any]:
             half = [(row["interval"][1] - row["interval"][0]) / 2 if row else 0.0 for row in found]
             series[f"{count} checkpoint{'s' if count != '1' else ''}"] = (values, half)
         drawing.compare_bars(axis, names, series, label="linear datamodeling score")
-        axis.set_title(name, fontsize=9, pad=22)
+        axis.set_title(name, pad=22)
     return {"lds": figure}

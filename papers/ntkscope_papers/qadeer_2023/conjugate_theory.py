@@ -99,7 +99,7 @@ def draw(record: Record) -> dict[str, Any]:
     axes[2].bar(labels, [corner[name] for name in names], color=green, width=0.6)
     for key, colour in (("printed", orange), ("safe", blue)):
         axes[2].axhline(corner[key], color=colour, linewidth=1, linestyle="--", label=f"{key} constant")
-    axes[2].set_ylabel("test loss over training loss, Lemma 5.1", fontsize=9)
+    axes[2].set_ylabel("test loss over training loss, Lemma 5.1")
     axes[2].tick_params(axis="x", labelrotation=15)
-    axes[2].legend(fontsize=7, frameon=False)
+    axes[2].legend()
     return {"theory": figure}

@@ -37,7 +37,7 @@ def _panels(config: Any) -> tuple[Any, list[tuple[Any, str, str]]]:
 def _finish(axis: Any, title: str, xlabel: str, measure: str, *, drawn: bool) -> None:
     drawing.label(axis, title=title, x=xlabel, y=MEASURES[measure])
     if drawn:
-        axis.legend(fontsize=7, framealpha=0.85, edgecolor="none")
+        axis.legend(framealpha=0.85, edgecolor="none")
         if measure == "loss":
             axis.set_yscale("log")
     else:

@@ -36,7 +36,7 @@ def _finish(axis: Any, title: str, xlabel: str, *, logs: bool) -> None:
     drawing.label(axis, title=title, x=xlabel, y="test error")
     if logs:
         axis.set_yscale("log")
-        axis.legend(fontsize=7, framealpha=0.85, edgecolor="none")
+        axis.legend(framealpha=0.85, edgecolor="none")
     else:
         axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color="#6b7280")
 

@@ -62,7 +62,7 @@ def _ridges(record: Record) -> Any:
             axis, title=task, x="ridge / mean diagonal of the kernel", y="accuracy, percent (training: dotted)", log="x"
         )
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return figure
 
 

@@ -268,7 +268,7 @@ def draw(record: Record) -> dict[str, Any]:
         for i, (label, rows) in enumerate(found.items()):
             values = [row[reading] for row in rows.values()]
             axis.plot(list(rows), values, "o-", color=drawing.COLOURS[i], markersize=4, label=label)
-        axis.set_title(f"singular values {reading}", fontsize=9)
+        axis.set_title(f"singular values {reading}")
         drawing.width_factors(axis, sorted({width for rows in found.values() for width in rows}))
         drawing.label(axis, y="effective rank of 600 images (10 rows each)", legend=True)
     spectra, panels = drawing.canvas(1, 2, width=5.0)
@@ -278,5 +278,5 @@ def draw(record: Record) -> dict[str, Any]:
             axis.plot(row["ranks"], np.maximum(row["values"], 1e-12), color=colour, linewidth=1.2, label=width)
         drawing.label(axis, title=f"LeNet, {name} digits", x="rank", y="singular value of the Jacobian", log="y")
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return {"ranks": figure, "spectra": spectra}

@@ -29,7 +29,7 @@ def _accuracy(record: Record) -> Any:
         drawing.width_factors(axis, widths)
         drawing.label(axis, title=TITLES[task], y="accuracy, percent (training: dotted)")
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return figure
 
 
@@ -64,5 +64,5 @@ def _training(record: Record) -> Any:
         axis.set_xscale("symlog", linthresh=1)
         drawing.label(axis, title=TITLES[task], x="epoch", y="test accuracy, percent (linearisation: dashed)")
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return figure

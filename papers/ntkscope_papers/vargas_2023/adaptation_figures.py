@@ -57,7 +57,7 @@ def _histograms(found: dict[str, list[Any]]) -> Any:
         axis.set_xlim(edges[0], edges[-1])
         axis.set_yticks([])
         axis.tick_params(labelbottom=axis is axes[-1])
-    axes[-1].set_xlabel("accuracy on tweets of M that were not trained on, %", fontsize=9)
+    axes[-1].set_xlabel("accuracy on tweets of M that were not trained on, %")
     return figure
 
 
@@ -85,5 +85,5 @@ def _tests(record: Record, found: dict[str, list[Any]]) -> Any:
     drawing.label(right, x="probe minus the other on the same tweets, points", y="shuffles")
     for axis in (left, right):
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return figure

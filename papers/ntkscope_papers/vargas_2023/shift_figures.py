@@ -73,8 +73,8 @@ def _filters(record: Record) -> Any:
     rows = [row["energy distance to P"]["in PC1–2"] for row in under(record, "filter/").values()]
     for i, name in enumerate(rows[0]):
         axis.bar(i, max(float(np.mean([row[name] for row in rows])), 0.0), 0.6, color=drawing.COLOURS[i])
-    axis.set_xticks(range(len(rows[0])), list(rows[0]), fontsize=8)
-    axis.set_ylabel("energy distance to P in PC1–2", fontsize=9)
+    axis.set_xticks(range(len(rows[0])), list(rows[0]))
+    axis.set_ylabel("energy distance to P in PC1–2")
     return figure
 
 
@@ -100,12 +100,12 @@ def _separation(record: Record) -> Any:
                 axes[2].errorbar(
                     k + 0.12 * d, value, yerr=error, fmt="o", markersize=3, color=drawing.COLOURS[i], label=name
                 )
-    axes[2].set_xticks(range(len(sizes)), sizes, fontsize=8)
-    axes[2].set_title("untrained encoders", fontsize=9)
+    axes[2].set_xticks(range(len(sizes)), sizes)
+    axes[2].set_title("untrained encoders")
     if axes[2].get_legend_handles_labels()[0]:
-        axes[2].legend(fontsize=7, frameon=False)
+        axes[2].legend()
     for axis in axes:
         axis.axhline(0.5, color="#999999", linewidth=0.6)
         axis.set_ylim(0.4, 1.02)
-        axis.set_ylabel("area under the ROC curve, P against M", fontsize=8)
+        axis.set_ylabel("area under the ROC curve, P against M")
     return figure

@@ -129,5 +129,5 @@ def draw(record: Record) -> dict[str, Any]:
             drawing.line_with_errors(axis, at, [one["mean"] for one in found], [one["sem"] for one in found], i, name)
     drawing.label(axis, x="share of the steps", y="KTA of the CK")
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend()
     return {"kta": figure}

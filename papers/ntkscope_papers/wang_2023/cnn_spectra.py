@@ -315,6 +315,6 @@ def draw(record: Record) -> dict[str, Any]:
         if several:
             accuracy = summary(100 * run["test"] for run in several)["mean"]
             distance = summary(run["KS"] for run in several)["mean"]
-            axis.set_title(f"{name}: {accuracy:.1f} % correct, KS {distance:.3f}", fontsize=9)
+            axis.set_title(f"{name}: {accuracy:.1f} % correct, KS {distance:.3f}")
         drawing.label(axis, x="logarithm of the eigenvalue, at the start", y="after training")
     return {"figure22": figure}

@@ -293,7 +293,7 @@ def draw(record: Record) -> dict[str, Any]:
             left.plot(at, [row["values"][i] for row in rows], style, color=colour, linewidth=1.2, label=label)
             right.plot(at, [row["alignments"][i] for row in rows], style, color=colour, linewidth=1.2, label=label)
     drawing.label(left, y="eigenvalue of the CK", log="y")
-    right.set_ylabel("alignment with the labels", fontsize=9)
+    right.set_ylabel("alignment with the labels")
     right.set_ylim(0, 1)
     for axis in (left, right):
         drawing.label(axis, x="epoch", legend=True)

@@ -238,14 +238,14 @@ def draw(record: Record) -> dict[str, Any]:
     for i, (law, word) in enumerate(words.items()):
         for row in record.metrics.get("start", {}).get(law, ())[:1]:
             _tail(axes[0], row["quantiles"]["ck"], i, word)
-    axes[0].set_xlabel("eigenvalue of the CK at the start", fontsize=9)
+    axes[0].set_xlabel("eigenvalue of the CK at the start")
     found = record.metrics.get("trained/cauchy", {}).get("members", ())
     for row in [one for one in found if "quantiles" in one][:1]:
         for i, when in enumerate(("before", "after")):
             _tail(axes[1], row["quantiles"][when], i, f"{when} SGD")
-    axes[1].set_xlabel("eigenvalue of WᵀW/d, Cauchy start", fontsize=9)
+    axes[1].set_xlabel("eigenvalue of WᵀW/d, Cauchy start")
     for axis in axes:
-        axis.set_ylabel("share of larger ones", fontsize=9)
+        axis.set_ylabel("share of larger ones")
         if axis.get_legend_handles_labels()[0]:
             drawing.label(axis, log="x", legend=True)
     return {"spectra": figure}

@@ -127,7 +127,7 @@ def draw(record: Record) -> dict[str, Any]:
             least.axhline(constants[name], color="#555555", linestyle=style, linewidth=1, label=f"{name}, E v² = 1")
     drawing.label(least, x="d", y="least eigenvalue of the first-layer NTK")
     least.set_ylim(bottom=0)
-    least.legend(fontsize=7, frameon=False)
+    least.legend()
     return {"lazy": figure}
 
 
@@ -143,4 +143,4 @@ def _changes(axis: Any, record: Record, prefix: str, names: dict[str, str], with
     axis.minorticks_off()
     drawing.label(axis, x="n", y=label)
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend()

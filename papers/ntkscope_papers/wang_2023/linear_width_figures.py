@@ -65,7 +65,7 @@ def _spectra(record: Record) -> Any:
         axis.set_yscale("symlog", linthresh=10)
         drawing.label(axis, x=f"quantiles of {name} at the start", y="after training")
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return figure
 
 

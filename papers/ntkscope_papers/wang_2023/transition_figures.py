@@ -24,18 +24,18 @@ def _transition(record: Record) -> Any:
     config = SimpleNamespace(**record.config)
     axes[0].plot(rates, [one["top"]["weights"][0] for one in runs], "o", markersize=3, color=drawing.COLOURS[0])
     axes[0].axhline(edge_of(config), color="black", linewidth=0.8)
-    axes[0].set_ylabel("λ₁ of WᵀW/d; Marchenko–Pastur edge", fontsize=9)
+    axes[0].set_ylabel("λ₁ of WᵀW/d; Marchenko–Pastur edge")
     axes[1].plot(rates, [one["top"]["ck"][0] for one in runs], "o", markersize=3, color=drawing.COLOURS[1])
     for one in record.metrics.get("start", {}).get("runs", ()):
         axes[1].axhline(one["top"]["ck"][0], color="black", linewidth=0.8)
-    axes[1].set_ylabel("λ₁ of the CK; at the start", fontsize=9)
+    axes[1].set_ylabel("λ₁ of the CK; at the start")
     for i, (kind, name) in enumerate(NAMES.items()):
         axes[2].plot(
             rates, [one["alignment"][kind] for one in runs], "o", markersize=3, color=drawing.COLOURS[i], label=name
         )
     drawing.label(axes[2], y="alignment", legend=True)
     for axis in axes:
-        axis.set_xlabel("step of SGD, squared error without ½", fontsize=9)
+        axis.set_xlabel("step of SGD, squared error without ½")
     return figure
 
 
@@ -55,5 +55,5 @@ def _one_step(record: Record) -> Any:
     for axis, label in zip(axes, ("λ₁ of W₁ᵀW₁/d", "|β·u₁|")):
         drawing.label(axis, x="size of the step, Eq. 74's loss", y=label)
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     return figure

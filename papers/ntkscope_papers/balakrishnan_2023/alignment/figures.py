@@ -72,7 +72,7 @@ def path(record: Record, one: Task) -> Any:
         for level, colour in ((0.5, 2), (0.9, 1), (1.0, 0)):
             label = "largest" if level == 1 else f"{level:.0%} quantile"
             _seeds(axis, times, np.quantile(sizes, level, axis=-1), colour, label)
-        axis.set_ylabel("|cosine| with the hidden direction", fontsize=9)
+        axis.set_ylabel("|cosine| with the hidden direction")
         axis.set_ylim(0, 1)
     if panels[1]:
         axis = next(places)
@@ -82,7 +82,7 @@ def path(record: Record, one: Task) -> Any:
         _seeds(axis, times[close], together[:, close], 0, "correlation with the trained network")
         _seeds(axis, times[close], fits(predictions, targets[:, None])[:, close], 1, "R² on the targets")
         axis.set_ylim(-0.25, 1.02)
-        axis.set_ylabel("kernel machine of that moment", fontsize=9)
+        axis.set_ylabel("kernel machine of that moment")
     axis = next(places)
     for values, colour, label, least in (
         (alignments[:S, close], 3, "kernel alignment, of its rise", LEAST_RISE),
@@ -93,11 +93,11 @@ def path(record: Record, one: Task) -> Any:
             _seeds(axis, times[close], dated, colour, f"{label} ({len(dated)} of {S} seeds)")
     axis.set_ylim(-0.6, 1.05)
     axis.axhline(0.5, color=GREY, linewidth=0.8, linestyle="--")
-    axis.set_ylabel("share of the way", fontsize=9)
+    axis.set_ylabel("share of the way")
     for axis in axes:
-        axis.set_xlabel("epoch", fontsize=9)
+        axis.set_xlabel("epoch")
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     figure.suptitle(one.name, fontsize=10)
     return figure
 
@@ -129,7 +129,7 @@ def moments(record: Record, one: Polynomial) -> Any:
         axis.axhline(0, color=GREY, linewidth=0.6)
         axis.set_ylim(-1.05, 1.05)
         drawing.label(axis, title=f"{one.name}, {title}", x="hidden unit")
-    axes[0].set_ylabel("cosine", fontsize=9)
+    axes[0].set_ylabel("cosine")
     if not one.fitted:
         return figure
     v, y, network = (_array(record, one, what)[0] for what in ("hidden", "targets", "networks"))
@@ -137,13 +137,13 @@ def moments(record: Record, one: Polynomial) -> Any:
     for place, k in enumerate(columns.values()):
         axis = axes[3 + place]
         axis.scatter(network, predictions[k], s=3, color=drawing.COLOURS[0], linewidths=0, rasterized=True)
-        axis.set_xlabel("trained network", fontsize=8)
+        axis.set_xlabel("trained network")
         axis = axes[6 + place]
         axis.scatter(v, y, s=3, color="#cccccc", linewidths=0, label="target", rasterized=True)
         axis.scatter(v, predictions[k], s=3, color=drawing.COLOURS[1], linewidths=0, label="machine", rasterized=True)
-        axis.set_xlabel("v", fontsize=8)
-    axes[3].set_ylabel("kernel machine", fontsize=9)
-    axes[6].legend(fontsize=7, frameon=False)
+        axis.set_xlabel("v")
+    axes[3].set_ylabel("kernel machine")
+    axes[6].legend()
     return figure
 
 
@@ -162,7 +162,5 @@ def lags(record: Record) -> Any:
     axis.axvline(0, color=GREY, linewidth=0.8)
     axis.set_yticks(range(len(rows)), list(rows), fontsize=8)
     axis.invert_yaxis()
-    axis.set_xlabel(
-        "epochs from the alignment's half-rise to the loss's half-fall; silent to the right of 0", fontsize=8
-    )
+    axis.set_xlabel("epochs from the alignment's half-rise to the loss's half-fall; silent to the right of 0")
     return figure

@@ -61,7 +61,7 @@ def figure_1() -> Any:
                 points = x[(y == label) & there].T
                 axis.scatter(*points, s=6, alpha=alpha, color=CLASSES[label], linewidths=0)
         axis.set_aspect("equal")
-        axis.set_title(f"{dimension} dimensions", fontsize=9)
+        axis.set_title(f"{dimension} dimensions")
     return figure
 
 
@@ -135,8 +135,8 @@ def figure_2(record: Record, depth: int) -> Any:
     for axis, name in zip(axes, SHOWN):
         drawing.label(axis, title=TITLES[name], x="radius")
         axis.set_ylim(-0.02, 1.02)
-    axes[0].set_ylabel(f"class 1, {depth} hidden layer{'s' if depth > 1 else ''}", fontsize=9)
-    axes[-1].legend(fontsize=7, frameon=False)
+    axes[0].set_ylabel(f"class 1, {depth} hidden layer{'s' if depth > 1 else ''}")
+    axes[-1].legend()
     return figure
 
 
@@ -152,8 +152,8 @@ def profiles(record: Record, depths: list[int]) -> Any:
             axis.plot(radii, mean[far == k].mean(0), color=shade, linewidth=2 if k == 0 else 1, label=f"{k} signs away")
         drawing.label(axis, title=f"depth {depth}", x="radius")
         axis.set_ylim(-0.02, 1.02)
-    axes[0].set_ylabel("mean probability of class 1", fontsize=9)
-    axes[-1].legend(fontsize=6, frameon=False)
+    axes[0].set_ylabel("mean probability of class 1")
+    axes[-1].legend()
     return figure
 
 

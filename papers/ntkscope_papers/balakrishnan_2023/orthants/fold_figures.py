@@ -34,7 +34,7 @@ def planted(record: Record) -> Any:
         for arm, at in (("near", 0), ("far", 1)):
             axis.plot(np.full(len(row[arm]), at + 0.1 * k), row[arm], "o", color=drawing.COLOURS[k], markersize=4)
         axis.plot([], [], "o", color=drawing.COLOURS[k], label=f"{kind}, effect {row['effect']:.3f}")
-    axis.set_xticks([0, 1], [ARMS["near"], ARMS["far"]], fontsize=8)
+    axis.set_xticks([0, 1], [ARMS["near"], ARMS["far"]])
     drawing.label(axis, y="accuracy in the empty orthant", legend=True)
     return figure
 
@@ -61,10 +61,10 @@ def swaps(record: Record) -> Any:
         right.annotate(
             name, (0.02, value), xycoords=("axes fraction", "data"), fontsize=8, color="#666666", va="bottom"
         )
-    right.set_ylabel("swap effect, 95 % bootstrap interval", fontsize=9)
+    right.set_ylabel("swap effect, 95 % bootstrap interval")
     for axis in (left, right):
         axis.set_xticks(list(rows))
-        axis.set_xlabel("hidden layers", fontsize=9)
+        axis.set_xlabel("hidden layers")
     return figure
 
 

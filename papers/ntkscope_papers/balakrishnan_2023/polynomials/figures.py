@@ -38,7 +38,7 @@ def draw(record: Record) -> dict[str, Any]:
         found["alignment"] = _alignment(results, first)
     if not found:
         figure, (axis,) = drawing.canvas()
-        axis.set_title("no network is trained yet", fontsize=9)
+        axis.set_title("no network is trained yet")
         found["degrees"] = figure
     return found
 
@@ -82,8 +82,8 @@ def _row(axes: list[Any], results: Results, kind: str, target: str) -> None:
     drawing.plain_log(axes[1])
     for axis, label in zip(axes, ("R²", "MSE")):
         drawing.label(axis, x="degree", y=f"{label}, test items")
-    axes[0].set_title(f"{kind}, {target} targets", fontsize=9)
-    axes[1].legend(fontsize=7, frameon=False)
+    axes[0].set_title(f"{kind}, {target} targets")
+    axes[1].legend()
 
 
 def _alignment(results: Results, target: str) -> Any:
@@ -98,5 +98,5 @@ def _alignment(results: Results, target: str) -> Any:
         colour = drawing.COLOURS[(degree - 1) // 2 % len(drawing.COLOURS)]
         axis.plot([moments[i] for i in few], shares[few], style, color=colour, label=f"degree {degree}")
     drawing.label(axis, x="epoch", y="share of units with |cos| ≥ 0.7")
-    axis.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure

@@ -30,7 +30,7 @@ def draw(record: Record) -> dict[str, Any]:
         found[f"modes-{target}"] = _by_degree(record, config, complete, target)
     if not found:
         figure, (axis,) = drawing.canvas()
-        axis.set_title("no mode is trained yet", fontsize=9)
+        axis.set_title("no mode is trained yet")
         found["modes"] = figure
     return found
 
@@ -42,7 +42,7 @@ def _scatter(record: Record, degree: int) -> Any:
         order = np.argsort(v)
         axis.plot(v[order], y[order], color="#999999", linewidth=1)
         axis.scatter(v, predicted, s=4, alpha=0.5, linewidths=0, color=drawing.COLOURS[k])
-        axis.set_title(f"{mode}, degree {degree}, test items, one seed", fontsize=9)
+        axis.set_title(f"{mode}, degree {degree}, test items, one seed")
     return figure
 
 
