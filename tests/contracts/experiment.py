@@ -28,6 +28,11 @@ PREFIXES = ("surrogate-", "conjugate-", "shift-", "probes-", "spectra-", "relu-"
 TIMES = ("seconds", "fit_seconds", "kernel_seconds")
 
 
+def readings(name: str, prefix: str = "") -> dict[str, Any]:
+    """The statements of an experiment by their ids without `prefix`; each is called with a configuration and a record."""
+    return {statement.id.removeprefix(prefix): statement for statement in ns.EXPERIMENTS[name].published()}
+
+
 def without_times(value: Any) -> Any:
     """A result without what differs from run to run."""
     if isinstance(value, Mapping):

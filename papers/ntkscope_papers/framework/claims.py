@@ -117,16 +117,17 @@ def claim(
     return lambda read: Statement(id, source, published, check, stand_in, seeds, read, needs)
 
 
-def claims_of(*places: ModuleType | Iterable[Statement]) -> tuple[Statement, ...]:
-    """All statements of a module, in the order they are written, lists and mappings of them included; or of a list."""
-    found: list[Statement] = []
+def claims_of(*places: ModuleType | Iterable[Any]) -> tuple[Statement, ...]:
+    """All statements of modules or of other things, in the order they are written; lists and mappings of them included."""
+    found: dict[str, Statement] = {}
     for place in places:
-        for value in vars(place).values() if isinstance(place, ModuleType) else place:
+        values: Iterable[Any] = vars(place).values() if isinstance(place, ModuleType) else place  # type: ignore[assignment]
+        for value in values:
             several = (
                 value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
             )
-            found += [one for one in several if isinstance(one, Statement) and one not in found]
-    return tuple(found)
+            found |= {one.id: one for one in several if isinstance(one, Statement)}
+    return tuple(found.values())
 
 
 def judged(name: str, statement: Published, reading: Reading, difference: str) -> Claim:

@@ -19,7 +19,7 @@ MARKED: Mapping[str, tuple[dict[str, Any], bytes]] = {  # without a date: the sa
     "svg": ({"Date": None, "Creator": "ntkscope"}, b"<dc:title>ntkscope</dc:title>"),
     "png": ({"Software": "ntkscope"}, b"Software\0ntkscope"),
 }
-STYLE: Mapping[str, Any] = {
+STYLE: dict[Any, Any] = {
     **{"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8},
     **{"legend.fontsize": 7, "legend.frameon": False, "axes.spines.top": False, "axes.spines.right": False},
 }

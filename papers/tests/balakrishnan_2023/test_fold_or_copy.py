@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.balakrishnan_2023.orthants import fold_or_copy as experiment
 from ntkscope_papers.balakrishnan_2023.orthants.data import arm_data
-from ntkscope_papers.balakrishnan_2023.orthants.fold_claims import READINGS, effect_of
+from ntkscope_papers.balakrishnan_2023.orthants.fold_claims import effect_of
 from ntkscope_papers.balakrishnan_2023.orthants.fold_or_copy import FoldOrCopy
 from ntkscope_papers.balakrishnan_2023.orthants.networks import OrthantNetworks
 from ntkscope_papers.balakrishnan_2023.orthants.orthant_symmetry import OrthantSymmetry
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import planted_answers, planted_effects, swap_effect
+
+READINGS = readings("fold-or-copy")
 
 JUDGED = EXPERIMENTS["fold-or-copy"]
 

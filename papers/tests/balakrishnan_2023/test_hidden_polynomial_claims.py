@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import torch
 
+from contracts.experiment import readings
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.balakrishnan_2023.polynomials import hidden_polynomial as experiment
-from ntkscope_papers.balakrishnan_2023.polynomials.claims import PUBLISHED, READINGS
 from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.hidden_polynomial import HiddenPolynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities
@@ -25,6 +25,8 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     networks_key,
     tasks_of,
 )
+
+READINGS = readings("hidden-polynomial")
 
 JUDGED = EXPERIMENTS["hidden-polynomial"]
 CPU = torch.device("cpu")
@@ -111,7 +113,7 @@ def made_up(rows: dict[str, Any], change: Callable[[dict[str, Any]], object] | N
 
 def test_all_statements_hold_in_a_made_up_record_that_fits_them(rows: dict[str, Any]) -> None:
     record = made_up(rows)
-    held = {name: READINGS[name](CONFIG, record).holds for name in PUBLISHED}
+    held = {name: READINGS[name](CONFIG, record).holds for name in READINGS}
     assert [name for name, holds in held.items() if holds is not True] == []
     assert Results(CONFIG, record).chosen(Task("isotropic", 5, "raw"))[0] == 512
 

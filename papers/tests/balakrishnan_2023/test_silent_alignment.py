@@ -14,13 +14,12 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import NumericalError, Record
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.surrogates import KernelRidgeLOO
 from ntkscope_papers.balakrishnan_2023.alignment import silent_alignment as experiment
-from ntkscope_papers.balakrishnan_2023.alignment.claims import READINGS
 from ntkscope_papers.balakrishnan_2023.alignment.path import moments_of
 from ntkscope_papers.balakrishnan_2023.alignment.readings import Most, lags, silence
 from ntkscope_papers.balakrishnan_2023.alignment.silent_alignment import SilentAlignment
@@ -28,6 +27,8 @@ from ntkscope_papers.balakrishnan_2023.alignment.stacked_ridge import ridge_fits
 from ntkscope_papers.balakrishnan_2023.alignment.stacked_tangents import StackedReLU, against_engine, centred_alignments
 from ntkscope_papers.balakrishnan_2023.alignment.summary import correlations, half_time, jump, steepest
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Images, pictures
+
+READINGS = readings("silent-alignment")
 
 JUDGED = EXPERIMENTS["silent-alignment"]
 

@@ -10,20 +10,20 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Inputs, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.mode_claims import (
     MODES,
-    PUBLISHED,
-    READINGS,
     kernels_key,
     networks_key,
     variants,
 )
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import Recipe, train
 from ntkscope_papers.balakrishnan_2023.polynomials.training_modes import TrainingModes, phases
+
+READINGS = readings("training-modes")
 
 JUDGED = EXPERIMENTS["training-modes"]
 
@@ -96,7 +96,7 @@ def made_up(change: Callable[[dict[str, Any]], object] | None = None) -> Record:
 
 def test_all_statements_hold_in_a_made_up_record_that_fits_them() -> None:
     record = made_up()
-    readings = {name: READINGS[name](CONFIG, record) for name in PUBLISHED}
+    readings = {name: READINGS[name](CONFIG, record) for name in READINGS}
     assert [name for name, reading in readings.items() if reading.holds is not True] == []
     assert readings["relu-appA-d3-modes"].note == "the verdict is the same in 7 of 7 other readings"
 

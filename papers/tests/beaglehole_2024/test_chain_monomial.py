@@ -9,12 +9,13 @@ import pytest
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
-from ntkscope_papers.beaglehole_2024 import chain_claims as claims
+from contracts.experiment import ExperimentContract, readings
 from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
 from ntkscope_papers.beaglehole_2024.chain_monomial import ChainMonomial
 from ntkscope_papers.beaglehole_2024.feature_path import ChainTask
 from ntkscope_papers.framework.intervals import interval
+
+READINGS = readings("chain-monomial", "nfa-")
 
 EXACT = ("index-convention", "nfm-agop-def", "rho-def", "agop-decomposition", "prop2", "identity-K")
 
@@ -38,7 +39,7 @@ def test_identities_hold_and_the_printed_ptk_is_off_by_n(tmp_path: Path) -> None
     found = definitions.identities(5)
     record = record_of(tmp_path, **{"definitions/identities": found})
     for name in ("index-convention", "nfm-agop-def", "agop-decomposition", "prop2", "identity-K"):
-        assert claims.READINGS[name](ChainMonomial(), record).holds, name
+        assert READINGS[name](ChainMonomial(), record).holds, name
     for one in found["layers"].values():
         assert one["printed / AGOP"] == pytest.approx(found["n"])
 
@@ -47,7 +48,7 @@ def test_a_ptk_without_its_factor_is_not_reproduced(tmp_path: Path) -> None:
     found = definitions.identities(5)
     found["layers"]["layer1"]["printed / AGOP"] = 1.0
     record = record_of(tmp_path, **{"definitions/identities": found})
-    assert not claims.READINGS["agop-decomposition"](ChainMonomial(), record).holds
+    assert not READINGS["agop-decomposition"](ChainMonomial(), record).holds
 
 
 def test_the_rank_of_the_egop_is_two_less_where_four_divides_r(tmp_path: Path) -> None:
@@ -55,16 +56,16 @@ def test_the_rank_of_the_egop_is_two_less_where_four_divides_r(tmp_path: Path) -
     assert {r: rank for r, rank in found["ranks"].items() if rank != int(r)} == {"4": 2, "8": 6, "12": 10}
     found["r = 5"]["off, of samples"] = 0.005  # 400,000 samples reach it
     record = record_of(tmp_path, **{"definitions/targets": found})
-    assert claims.READINGS["egop-chain"](ChainMonomial(), record).holds
-    assert claims.READINGS["chain-monomial"](ChainMonomial(), record).holds
+    assert READINGS["egop-chain"](ChainMonomial(), record).holds
+    assert READINGS["chain-monomial"](ChainMonomial(), record).holds
     found["ranks"]["4"] = 4  # as printed
     other = record_of(tmp_path / "other", **{"definitions/targets": found})
-    assert not claims.READINGS["egop-chain"](ChainMonomial(), other).holds
+    assert not READINGS["egop-chain"](ChainMonomial(), other).holds
 
 
 def test_laws_of_the_correlation(tmp_path: Path) -> None:
     record = record_of(tmp_path, **{"definitions/correlation": definitions.correlations(1)})
-    assert claims.READINGS["rho-def"](ChainMonomial(), record).holds
+    assert READINGS["rho-def"](ChainMonomial(), record).holds
 
 
 @pytest.mark.parametrize(("drawn", "holds"), [(0.04, True), (0.2, False)])
@@ -75,8 +76,8 @@ def test_the_scale_is_a_variance(tmp_path: Path, drawn: float, holds: bool) -> N
         found = definitions.initial_variances(task, drawn**2, [0, 1])
         found["standard errors off"]["layer1"] = (found["variances"]["layer1"] / drawn - 1) / (2 / 480) ** 0.5
     record = record_of(tmp_path, **{"definitions/start": found})
-    assert claims.READINGS["init-scale"](ChainMonomial(), record).holds is holds
-    assert claims.READINGS["general-setting"](ChainMonomial(), record).holds
+    assert READINGS["init-scale"](ChainMonomial(), record).holds is holds
+    assert READINGS["general-setting"](ChainMonomial(), record).holds
 
 
 def member(rho: float, control: float, spread: float, egop: float = 0.9) -> dict[str, Any]:
@@ -108,9 +109,9 @@ def test_published_numbers_reproduce_and_others_do_not(
 ) -> None:
     told = member(**{"rho": 0.93, "control": 0.53, "spread": 5.9, **changed})
     record = record_of(tmp_path, **{"trained/variance": {"members": [told] * 5}})
-    reading = claims.READINGS[name](ChainMonomial(), record)
+    reading = READINGS[name](ChainMonomial(), record)
     assert reading.holds is holds
-    assert claims.READINGS["ansatz"](ChainMonomial(), record).lacks == ("trained/ansatz",)
+    assert READINGS["ansatz"](ChainMonomial(), record).lacks == ("trained/ansatz",)
 
 
 def test_interval_of_one_value_is_that_value() -> None:

@@ -12,9 +12,11 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Part
 from ntkscope_papers.beaglehole_2024 import faces
+
+READINGS = readings("faces", "nfa-")
 
 HERE = (Path(os.environ.get("NTKSCOPE_DATA", "/nowhere")) / "olivetti").is_dir()
 
@@ -39,7 +41,7 @@ def test_balanced_parts_have_as_many_of_either_label() -> None:
 def test_the_pearson_form_is_numpys(tmp_path: Path) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="faces")
     record.put(definition=faces.definition(0))
-    assert faces.READINGS["pearson"](faces.Faces(), record).holds
+    assert READINGS["pearson"](faces.Faces(), record).holds
 
 
 def test_diagonals_are_those_of_the_matrices() -> None:
@@ -69,8 +71,8 @@ def test_verdicts(tmp_path: Path, value: float, draws: float, rho: bool, control
     }
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="faces")
     record.put(trained={"members": [member] * 5})
-    assert faces.READINGS["rho"](faces.Faces(), record).holds is rho
-    reading = faces.READINGS["random-Q"](faces.Faces(), record)
+    assert READINGS["rho"](faces.Faces(), record).holds is rho
+    reading = READINGS["random-Q"](faces.Faces(), record)
     assert reading.holds is control
     assert reading.measured["share of draws up to 0.04"] == pytest.approx(1 / 3 if draws == 0.3 else 0, abs=1e-3)
-    assert faces.READINGS["setting"](faces.Faces(), record).holds
+    assert READINGS["setting"](faces.Faces(), record).holds

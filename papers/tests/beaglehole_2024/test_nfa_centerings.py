@@ -10,10 +10,12 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope_papers.beaglehole_2024 import centering_claims as claims
 from ntkscope_papers.beaglehole_2024.feature_runs import array_of, columns, key_of
 from ntkscope_papers.beaglehole_2024.nfa_centerings import NFACenterings, expanded, whole_loss
+
+READINGS = readings("nfa-centerings", "nfa-")
 
 CPU = torch.device("cpu")
 SCALES = (0.01, 1.0)
@@ -55,7 +57,7 @@ def record_of(tmp_path: Path, ratios: dict[float, tuple[float, float]], tangents
 def test_paths_as_published_reproduce(tmp_path: Path) -> None:
     record = record_of(tmp_path, {0.01: (0.1, 0.9), 1.0: (0.05, 0.4)}, (0.6, 0.4))
     for name in ("double-centred", "ptk-centred"):
-        reading = claims.READINGS[name](NFACenterings(scales=SCALES), record)
+        reading = READINGS[name](NFACenterings(scales=SCALES), record)
         assert reading.holds, (name, reading)
 
 
@@ -71,4 +73,4 @@ def test_paths_as_published_reproduce(tmp_path: Path) -> None:
 def test_other_paths_do_not(
     tmp_path: Path, name: str, ratios: dict[float, tuple[float, float]], tangents: tuple[float, float]
 ) -> None:
-    assert not claims.READINGS[name](NFACenterings(scales=SCALES), record_of(tmp_path, ratios, tangents)).holds
+    assert not READINGS[name](NFACenterings(scales=SCALES), record_of(tmp_path, ratios, tangents)).holds

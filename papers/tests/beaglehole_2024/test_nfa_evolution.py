@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
-from ntkscope_papers.beaglehole_2024 import evolution_claims as claims
+from contracts.experiment import ExperimentContract, readings
 from ntkscope_papers.beaglehole_2024.feature_path import (
     LAYERS,
     SPECTRA,
@@ -31,6 +30,8 @@ from ntkscope_papers.beaglehole_2024.feature_path import (
 )
 from ntkscope_papers.beaglehole_2024.feature_runs import array_of, columns, key_of
 from ntkscope_papers.beaglehole_2024.nfa_evolution import NFAEvolution
+
+READINGS = readings("nfa-evolution", "nfa-")
 
 CPU = torch.device("cpu")
 TINY = given(items=16, dimension=6, width=8, test_items=8, scales=(0.01, 1.0), steps=10)
@@ -142,7 +143,7 @@ def test_paths_as_published_reproduce_every_statement(tmp_path: Path) -> None:
         tmp_path, uncentred=[0.95, 0.9, 0.6, 0.2], centred=[0.95, 0.94, 0.92, 0.9], losses=[0.1, 0.2, 0.3, 0.4]
     )
     config = NFAEvolution(scales=SCALES, steps=800, every=300)
-    for name, read in claims.READINGS.items():
+    for name, read in READINGS.items():
         if name != "fig2-setting":  # these paths have fewer moments
             reading = read(config, record)
             assert reading.holds, (name, reading)
@@ -166,19 +167,19 @@ def test_other_paths_do_not(
     tmp_path: Path, name: str, uncentred: list[float], centred: list[float], losses: list[float]
 ) -> None:
     record = record_of(tmp_path, uncentred=uncentred, centred=centred, losses=losses)
-    assert not claims.READINGS[name](NFAEvolution(scales=SCALES), record).holds
+    assert not READINGS[name](NFAEvolution(scales=SCALES), record).holds
 
 
 def test_the_other_reading_of_the_scale_is_told_where_it_was_run(tmp_path: Path) -> None:
     record = record_of(tmp_path, uncentred=[0.9, 0.8, 0.7, 0.3], centred=[0.9] * 4, losses=[0.1] * 4)
     config = NFAEvolution(scales=(0.1, 1.0))  # squared: 0.01 and 1
-    told = claims.READINGS["fig2-uncentred-sensitive"](config, record).measured
+    told = READINGS["fig2-uncentred-sensitive"](config, record).measured
     assert told["range over s"]["layer1"][0] == pytest.approx(0.4, abs=1e-3)
     assert told["range over s, standard deviations"]["layer1"][0] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_missing_legs_are_named(tmp_path: Path) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="nfa-evolution")
-    reading = claims.READINGS["fig7-8-robust"](NFAEvolution(), record)
+    reading = READINGS["fig7-8-robust"](NFAEvolution(), record)
     assert reading.measured is None
     assert "decay-1/s0.001" in reading.lacks

@@ -10,11 +10,12 @@ from torch.nn.functional import cross_entropy
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.engel_2023.adversarial import attacked
-from ntkscope_papers.engel_2023.definition_claims import PUBLISHED
 from ntkscope_papers.engel_2023.surrogate_definitions import SurrogateDefinitions
+
+READINGS = readings("surrogate-definitions", "surrogate-")
 
 
 @pytest.mark.guard
@@ -22,7 +23,7 @@ class TestSurrogateDefinitions(ExperimentContract):
     name = "surrogate-definitions"
     tiny = given(trials=3, widths=(8, 16), width_seeds=1, train_items=100, test_items=30, points=30, items=10)
     identities = tuple(
-        claim.id for key, claim in PUBLISHED.items() if key not in ("pntk-width-bound", "svm-adversarial-limit")
+        claim.id for key, claim in READINGS.items() if key not in ("pntk-width-bound", "svm-adversarial-limit")
     )
 
 

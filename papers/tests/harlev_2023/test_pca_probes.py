@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Part, Record, Split, UsageError
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope.measures.probe_agreement import PROBES
@@ -20,9 +20,10 @@ from ntkscope.measures.probes import grid, sweep
 from ntkscope.tangent import activations
 from ntkscope_papers.harlev_2023 import pca_probes as experiment
 from ntkscope_papers.harlev_2023.pca_probes import PcaProbes
-from ntkscope_papers.harlev_2023.probe_claims import READINGS
 from ntkscope_papers.harlev_2023.probe_readings import array_name, key, of
 from ntkscope_papers.harlev_2023.probed_networks import NETWORKS, build, probed
+
+READINGS = readings("pca-probes")
 
 JUDGED = EXPERIMENTS["pca-probes"]
 LAYERS = NETWORKS["resnet18"].layers

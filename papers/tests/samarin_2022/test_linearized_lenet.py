@@ -13,12 +13,11 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Part, Record, Snapshot
 from ntkscope.models import build
 from ntkscope.training import Translate
 from ntkscope_papers.framework.legs import unfinished
-from ntkscope_papers.samarin_2022 import linearized_claims as claims
 from ntkscope_papers.samarin_2022 import linearized_readings as read
 from ntkscope_papers.samarin_2022.linearized_identities import identities
 from ntkscope_papers.shared.paired_training import (
@@ -29,6 +28,8 @@ from ntkscope_papers.shared.paired_training import (
     train_members,
     weights_fingerprint,
 )
+
+READINGS = readings("linearized-lenet", "linearized-")
 
 CPU = torch.device("cpu")
 HOMES = ("linearized-lenet", "binary-mnist", "effective-rank", "linearized-alexnet")
@@ -89,7 +90,7 @@ def test_cross_entropy_takes_the_rate_that_validation_chose(tmp_path: Path) -> N
         ({"lr": 0.003, "weight_decay": 5e-4}, True),
     ):
         record.put(**{"cross-entropy/cifar10": {**trained, **settings}})
-        note = claims.READINGS["l2-vs-ce"](None, record).note
+        note = READINGS["l2-vs-ce"](None, record).note
         assert ("not those of a search on CIFAR-10" in note) is not right
 
 
@@ -212,14 +213,14 @@ def put(
 def test_gaps_are_judged_by_their_bands_and_must_shrink(tmp_path: Path) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="linearized-lenet")
     config = ns.EXPERIMENTS["linearized-lenet"]()
-    gap = claims.READINGS["mnist-gap"]
+    gap = READINGS["mnist-gap"]
     assert gap(config, record).lacks == ("train/mnist/x1",)
     put(record, "mnist", 1, [99.0, 99.2], [94.0, 94.6], spread=0.5)
     assert gap(config, record).measured["x1"] == {"LeNet": 99.1, "LinLeNet": 94.3, "gap": 4.8, "sem": 0.2, "n": 2}
     put(record, "mnist", 10, [99.2], [97.7])
     assert gap(config, record).holds
-    assert claims.READINGS["mnist-lenet-flat"](config, record).holds
-    assert claims.READINGS["trajectories"](config, record).holds
+    assert READINGS["mnist-lenet-flat"](config, record).holds
+    assert READINGS["trajectories"](config, record).holds
     assert gap(config, record).lacks == ("train/mnist/x2", "train/mnist/x5", "train/mnist/x25")
     assert gap(config, record).further == ("train/mnist/x60",)
     (claim,) = (
