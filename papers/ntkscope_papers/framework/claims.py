@@ -121,7 +121,7 @@ def claims_of(*places: ModuleType | Iterable[Any]) -> tuple[Statement, ...]:
     """All statements of modules or of other things, in the order they are written; lists and mappings of them included."""
     found: dict[str, Statement] = {}
     for place in places:
-        values: Iterable[Any] = vars(place).values() if isinstance(place, ModuleType) else place  # type: ignore[assignment]
+        values: Iterable[Any] = vars(place).values() if isinstance(place, ModuleType) else place
         for value in values:
             several = (
                 value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]

@@ -56,7 +56,7 @@ def test_planted_learners_are_told_apart() -> None:
 def test_both_experiments_train_the_same_networks() -> None:
     """At both scales, so that one can use the other's."""
     for scale in ("smoke", "paper"):
-        own, other = (asdict(getattr(kind, scale)()) for kind in (FoldOrCopy, OrthantSymmetry))
+        own, other = (asdict(kind.at(scale)) for kind in (FoldOrCopy, OrthantSymmetry))
         assert {f.name: own[f.name] for f in fields(OrthantNetworks)} == {
             f.name: other[f.name] for f in fields(OrthantNetworks)
         }

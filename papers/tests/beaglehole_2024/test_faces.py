@@ -16,7 +16,7 @@ from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Part
 from ntkscope_papers.beaglehole_2024 import faces
 
-READINGS = readings("faces", "nfa-")
+READINGS = readings("faces", "nfa-fig9-")
 
 HERE = (Path(os.environ.get("NTKSCOPE_DATA", "/nowhere")) / "olivetti").is_dir()
 
@@ -41,7 +41,7 @@ def test_balanced_parts_have_as_many_of_either_label() -> None:
 def test_the_pearson_form_is_numpys(tmp_path: Path) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="faces")
     record.put(definition=faces.definition(0))
-    assert READINGS["pearson"](faces.Faces(), record).holds
+    assert READINGS["nfa-pearson-def"](faces.Faces(), record).holds
 
 
 def test_diagonals_are_those_of_the_matrices() -> None:
