@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
         training,
     )
     from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
+    from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, OutputSketch, Tangent, kernel
     from ntkscope.linalg import Gram
     from ntkscope.machines import retrain_last_layer
@@ -43,7 +44,6 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.tangent import feature_matrices
     from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
     from ntkscope.xray import xray
-    from ntkscope_papers.framework import EXPERIMENTS, run
 
     __version__: str
 
