@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from ntkscope.core import Record
 from ntkscope.experiments._intervals import CORRELATION, SHARE, interval, short
-from ntkscope.experiments._orthant_data import radii_probed
+from ntkscope.experiments._orthant_data import AUTHORS, radii_probed
 from ntkscope.experiments._orthant_published import PUBLISHED as PUBLISHED
 from ntkscope.experiments._orthant_readings import (
     BESIDE,
@@ -81,6 +81,10 @@ def _network(depth: int) -> Read:
 
 def _settings(record: Record, depth: int) -> str:
     """What the grid chose."""
+    if authors := record.metrics.get(f"{AUTHORS}/{depth}"):
+        own = interval((row["empty"] for row in record.metrics[f"networks/{depth}"]["networks"]), SHARE)["mean"]
+        told = ", ".join(f"{name} {value:g}" for name, value in authors["chosen"].items())
+        return f"; by the settings of the public code: {told}; by the grid's the empty orthant has {own:.3f}"
     grid = record.metrics.get(f"grid/{depth}")
     return "" if grid is None else "; chosen: " + ", ".join(f"{name} {value:g}" for name, value in grid["best"].items())
 

@@ -16,11 +16,19 @@ from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, UsageError, derive_seed
 from ntkscope.experiments._legs import showing
 from ntkscope.experiments._network import keep_mark, mark_of_weights, refuse_another, weights_file
-from ntkscope.experiments._orthant_data import SHARE, arm_data, held_out, shells
+from ntkscope.experiments._orthant_data import AUTHORS, SHARE, arm_data, held_out, shells
 from ntkscope.experiments._results import once
 from ntkscope.experiments.registry import Scales
 from ntkscope.models._weights import read_weights, save_tensors
 
+# Width, rate and weight decay by depth, as the grid of the public code chose them after 10 epochs (github.com/Bala-A87/UGRC,
+# Code/logs/orthants-final; that of depth 1 does not say)
+CHOSEN = {
+    2: {"width": 32, "lr": 1e-3, "weight_decay": 1e-4},
+    3: {"width": 64, "lr": 1e-3, "weight_decay": 0.0},
+    4: {"width": 32, "lr": 1e-3, "weight_decay": 0.0},
+    5: {"width": 128, "lr": 1e-4, "weight_decay": 0.0},
+}
 ELSEWHERE = ("legs", "networks_from", "memory")  # settings that say what a call computes and where, not which networks
 
 
@@ -103,8 +111,10 @@ def grid_key(depth: int) -> str:
     return f"grid/{depth}"
 
 
-def chosen(run: Run, depth: int) -> Mapping[str, Any]:
-    """The settings that the grid chose for a depth."""
+def chosen(run: Run, depth: int, arm: str = "plain") -> Mapping[str, Any]:
+    """The settings that the grid, or that of the authors, chose for a depth."""
+    if arm == AUTHORS:
+        return CHOSEN[depth]
     found: Mapping[str, Any] = once(run.record, grid_key(depth), partial(grid_leg, run, depth))["chosen"]
     return found
 
@@ -112,7 +122,7 @@ def chosen(run: Run, depth: int) -> Mapping[str, Any]:
 def networks(run: Run, depth: int, arms: Sequence[str]) -> dict[str, list[nn.Module]]:
     """The trained networks of every arm and seed of a depth; those that are not beside the record are taken from the record
     `networks_from`, or trained, all in one call."""
-    settings = chosen(run, depth)
+    settings = chosen(run, depth, arms[0])
     _take(run, depth, arms)
     missing = [arm for arm in arms if not _file(run.record, arm, depth).exists()]
     if missing:
@@ -120,9 +130,9 @@ def networks(run: Run, depth: int, arms: Sequence[str]) -> dict[str, list[nn.Mod
     return {arm: _read(run, depth, arm, int(settings["width"])) for arm in arms}
 
 
-def fresh(run: Run, depth: int) -> list[nn.Module]:
+def fresh(run: Run, depth: int, arm: str) -> list[nn.Module]:
     """The networks of every seed before training."""
-    width = int(chosen(run, depth)["width"])
+    width = int(chosen(run, depth, arm)["width"])
     return [build(run.config, depth, seed, width).to(run.device).eval() for seed in run.seeds]
 
 
@@ -131,10 +141,19 @@ def training_key(arm: str, depth: int) -> str:
 
 
 def fit_all(
-    run: Run, depth: int, parts: Sequence[Part], seeds: Sequence[int], *, epochs: int, patience: int, store: Path | None
+    run: Run,
+    depth: int,
+    parts: Sequence[Part],
+    seeds: Sequence[int],
+    *,
+    epochs: int,
+    patience: int,
+    store: Path | None,
+    arm: str = "plain",
 ) -> training.Ensemble:
-    """One network per part, each on its own items but a held-out fifth, as it was at its lowest loss on that."""
-    config, settings = run.config, chosen(run, depth)
+    """One network per part, each on its own items but a held-out fifth, as it was at its lowest loss on that; in the authors'
+    arm, as it was when it ended."""
+    config, settings = run.config, chosen(run, depth, arm)
     pairs = [held_out(part, SHARE, seed) for part, seed in zip(parts, seeds)]
     return training.fit_ensemble(
         partial(build, config, depth, width=int(settings["width"])),
@@ -142,6 +161,8 @@ def fit_all(
         seeds=list(seeds),
         validation=[held for _, held in pairs],
         patience=patience,
+        restore=arm != AUTHORS,
+        min_delta=1e-4 if arm == AUTHORS else 0.0,
         store=store,
         optimizer="adam",
         loss="bce",
@@ -168,6 +189,7 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
         epochs=config.epochs,
         patience=config.patience,
         store=folder / f"unfinished-{depth}-{'-'.join(arms)}",
+        arm=arms[0],
     )
     seconds, count = round(time.perf_counter() - began, 2), len(run.seeds)
     assert made.validation_losses is not None

@@ -59,10 +59,10 @@ def everything(x: Mapping[str, Tensor], device: torch.device) -> Float64[Tensor,
     return torch.cat([x[name] for name in PARTS]).to(device, torch.float64)
 
 
-def tangent_kernel(tangent: Tangent, x: Float64[Tensor, "n d"]) -> Float64[Tensor, "n n"]:
-    """The NTK of a network with one output, divided by its mean diagonal."""
+def tangent_kernel(tangent: Tangent, x: Float64[Tensor, "n d"], scaled: bool = True) -> Float64[Tensor, "n n"]:
+    """The NTK of a network with one output, divided by its mean diagonal unless it is to stay as it is."""
     gram = tangent.kernel("entk", x).dense()
-    return gram / gram.diagonal().mean()
+    return gram / gram.diagonal().mean() if scaled else gram
 
 
 def fitted_machine(
@@ -140,6 +140,11 @@ def with_tangent_kernel(
     return {loss: fit_on_all(K, problem, loss, config, "penalised") for loss in losses}
 
 
+def gaussian_unit(x: Float[Tensor, "n d"], problem: Problem) -> float:
+    """1 / (d var x): scikit-learn's γ "scale"."""
+    return 1 / (x.shape[1] * float(x[problem.rows["train"]].var(correction=0)))
+
+
 def with_gaussian_kernel(
     x: Float[Tensor, "n d"], problem: Problem, config: PolynomialRuns, losses: Sequence[str] = LOSSES
 ) -> tuple[dict[str, Chosen], float]:
@@ -148,7 +153,7 @@ def with_gaussian_kernel(
     One width for all losses: choosing it by ridge regression costs one small factorisation per width and C.
     """
     squares = squared_distances(x, x)
-    unit = 1 / (x.shape[1] * float(x[problem.rows["train"]].var(correction=0)))
+    unit = gaussian_unit(x, problem)
 
     def kernel(gamma: float) -> Tensor:
         return Radial("gaussian", (2 * gamma * unit) ** -0.5).values(squares)

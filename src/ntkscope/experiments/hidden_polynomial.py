@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,28 @@ from ntkscope.core import Record, UsageError
 from ntkscope.experiments._damian import Learned, learn
 from ntkscope.experiments._legs import Leg, not_run, run_legs
 from ntkscope.experiments._polynomial_claims import PUBLISHED, READINGS
-from ntkscope.experiments._polynomial_data import FREE, PARTS, SMALL, Draw, Inputs, PolynomialRuns, Task
+from ntkscope.experiments._polynomial_data import (
+    AUTHORS,
+    CHOSEN,
+    FREE,
+    PARTS,
+    SMALL,
+    STRENGTHS,
+    WIDTHS,
+    Draw,
+    Inputs,
+    PolynomialRuns,
+    Task,
+)
 from ntkscope.experiments._polynomial_figures import draw
 from ntkscope.experiments._polynomial_identities import identities
 from ntkscope.experiments._polynomial_machines import (
+    LOSSES,
     Chosen,
     Problem,
     everything,
     fit_on_all,
+    gaussian_unit,
     tangent_kernel,
     told,
     with_gaussian_kernel,
@@ -45,6 +59,7 @@ from ntkscope.experiments._polynomial_readings import (
     Results,
     array_name,
     damian_key,
+    group_of,
     kernels_key,
     networks_key,
     tasks_of,
@@ -86,8 +101,10 @@ class Run:
 
     def trained(self, group: str, width: int, rate: float) -> Trained:
         """The networks of a group, trained if they are not in the record's folder."""
-        recipe = Recipe(width, rate, self.config.follow)
-        return self._stored(networks_key(group, width, rate), tasks_of(self.config, group), recipe)
+        tasks = tasks_of(self.config, group)
+        decay = CHOSEN[tasks[0].degree][2] if tasks[0].target == AUTHORS else None
+        recipe = Recipe(width, rate, self.config.follow, decay=decay)
+        return self._stored(networks_key(group, width, rate), tasks, recipe)
 
     def symmetric(self) -> Trained:
         """Networks on noisy isotropic data from a symmetric start."""
@@ -134,12 +151,17 @@ def keep_predictions(record: Record, task: Task, drawn: Draw, rows: Mapping[str,
 
 
 def machines(run: Run, task: Task) -> dict[str, Any]:
-    """The kernel machines of one task: with the NTK of the network of the chosen width and rate, and the Gaussian kernel."""
+    """The kernel machines of one task: with the NTK of the network of the chosen width and rate, and the Gaussian kernel.
+
+    By the authors' settings: no scale of the NTK, their grids, ε = 0 with it and 0.1 with the Gaussian kernel, scikit-learn's.
+    """
     config, results = run.config, Results(run.config, run.record)
     if missing := results.missing([task]):
         raise UsageError(f"{kernels_key(task)} needs the networks of every width: {not_run(NAME, missing)}")
     width, rate = results.chosen(task)
-    found, place = run.trained("hidden", width, rate), tasks_of(config, "hidden").index(task)
+    group, authors = group_of(task), task.target == AUTHORS
+    found, place = run.trained(group, width, rate), tasks_of(config, group).index(task)
+    losses = ("svr",) if authors else LOSSES
     rows: dict[str, list[dict[str, float]]] = {}
     for s in range(config.kernel_seeds):
         drawn, member = run.inputs.draw(task.kind, s), place * config.seeds + s
@@ -148,8 +170,13 @@ def machines(run: Run, task: Task) -> dict[str, Any]:
         x = everything(drawn.x, run.device)
         tangent = run.tangent(width)
         found.member(member, tangent.model)
-        ntk = with_tangent_kernel(tangent_kernel(tangent, x), problem, config)
-        rbf, gamma = with_gaussian_kernel(x, problem, config)
+        linear = radial = config
+        if authors:
+            gammas = (1.0, *(gamma / gaussian_unit(x, problem) for gamma in WIDTHS))
+            linear = replace(config, C=STRENGTHS, epsilon=0.0)
+            radial = replace(config, C=STRENGTHS, epsilon=0.1, gammas=gammas)
+        ntk = with_tangent_kernel(tangent_kernel(tangent, x, not authors), problem, linear, losses)
+        rbf, gamma = with_gaussian_kernel(x, problem, radial, losses)
         for kernel, machines_of in (("ntk", ntk), ("rbf", rbf)):
             for loss, machine in machines_of.items():
                 extra = {"gamma": gamma} if kernel == "rbf" else {}
@@ -235,6 +262,10 @@ def legs(run: Run) -> list[Leg]:
         for rate in config.rates
     ]
     found += [Leg(kernels_key(task), partial(machines, run, task)) for task in tasks_of(config, "hidden")]
+    for task in (Task("isotropic", degree, AUTHORS) for degree in config.isotropic):
+        setting = group_of(task), *CHOSEN[task.degree][:2]
+        found.append(Leg(networks_key(*setting), partial(networks, run, *setting), optional=True))
+        found.append(Leg(kernels_key(task), partial(machines, run, task), optional=True))
     found.append(Leg(SYMMETRIC, partial(symmetric_networks, run)))
     tasks = damian_tasks(config)
     found += [Leg(damian_key(task.degree), partial(damian, run, i, task)) for i, task in enumerate(tasks)]

@@ -22,7 +22,7 @@ from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._orthant_arithmetic import implied_counts, recovered_counts
 from ntkscope.experiments._orthant_claims import PUBLISHED, READINGS
-from ntkscope.experiments._orthant_data import SHARE, distances_from, empty_orthant, shells
+from ntkscope.experiments._orthant_data import AUTHORS, SHARE, distances_from, empty_orthant, shells
 from ntkscope.experiments._orthant_figures import draw
 from ntkscope.experiments._orthant_machines import (
     LINEAR_SVC,
@@ -46,6 +46,7 @@ from ntkscope.experiments._orthant_measures import (
     radial_scores,
 )
 from ntkscope.experiments._orthant_networks import (
+    CHOSEN,
     OrthantNetworks,
     Run,
     build,
@@ -167,11 +168,11 @@ def _gradient(model: nn.Module, item: Tensor) -> Tensor:
 # -- networks ---------------------------------------------------------------------------------------------------------------
 
 
-def measured_networks(run: Run, depth: int) -> dict[str, Any]:
+def measured_networks(run: Run, depth: int, arm: str = "plain") -> dict[str, Any]:
     """All seeds of one depth: accuracies by orthant, matches before and after training, radial profiles, folding."""
     config = run.config
     orthants = 2**config.dimension
-    trained, untrained = networks(run, depth, ("plain",))["plain"], fresh(run, depth)
+    trained, untrained = networks(run, depth, (arm,))[arm], fresh(run, depth, arm)
     rows: list[dict[str, Any]] = []
     accuracies, profiles = [], []
     for seed, model, before in zip(run.seeds, trained, untrained):
@@ -191,9 +192,14 @@ def measured_networks(run: Run, depth: int) -> dict[str, Any]:
                 "folding": folding(scores, radii, empty),
             }
         )
-    run.record.array(f"accuracy-{depth}", np.stack(accuracies).astype(np.float32))
-    run.record.array(f"profile-{depth}", np.stack(profiles).astype(np.float32))
-    return {"networks": rows}
+    own = _prefix(arm)
+    run.record.array(f"{own}accuracy-{depth}", np.stack(accuracies).astype(np.float32))
+    run.record.array(f"{own}profile-{depth}", np.stack(profiles).astype(np.float32))
+    return {"networks": rows, **({"chosen": dict(CHOSEN[depth])} if own else {})}
+
+
+def _prefix(arm: str) -> str:
+    return f"{AUTHORS}-" if arm == AUTHORS else ""
 
 
 def _from_empty(values: np.ndarray, empty: int) -> np.ndarray:
@@ -259,18 +265,18 @@ def input_machine(run: Run, name: str, seed: int) -> dict[str, Any]:
     return scored(run, seed, *rbf_machine(part, run.config.gammas, choice, run.device), array=f"share-rbf-{seed}")
 
 
-def tangent_machine(run: Run, depth: int, seed: int, how: Mapping[str, str]) -> dict[str, Any]:
+def tangent_machine(run: Run, depth: int, seed: int, how: Mapping[str, str], arm: str = "plain") -> dict[str, Any]:
     """Both readings of one network's tangent kernel, at all training items, and the network's own accuracies: trained again,
     it may be another one."""
     config, split = run.config, shells(run.config, seed)
-    model = networks(run, depth, ("plain",))["plain"][seed - run.seed]
+    model = networks(run, depth, (arm,))[arm][seed - run.seed]
     tangent = TangentMachines(model, split.train, config.memory)
     own = accuracy_by_orthant(logits(model, split.test.x), split.test, 2**config.dimension)
     found: dict[str, Any] = {"certificate": _certified(tangent), "network": parted(own, empty_orthant(split))}
     loss = "" if how == LINEAR_SVC else f"-{how['loss']}"
     for reading in OUTPUTS:
         machine = tangent.machine(reading, _choice(config, seed), dict(how))
-        array = f"share-{reading}{loss}-{depth}-{seed}"
+        array = f"{_prefix(arm)}share-{reading}{loss}-{depth}-{seed}"
         found[reading] = scored(run, seed, machine, tangent.scores(reading, machine), array)
     found["slopes"] = _quantiles(tangent.slopes("probability", tangent.x))
     return found
@@ -313,6 +319,16 @@ def legs(run: Run) -> list[Leg]:
         found += [
             Leg(f"svm/{kind}/{depth}/{seed}", partial(tangent_machine, run, depth, seed, how), optional=kind != "ntk")
             for depth in config.depths
+            for seed in seeds
+        ]
+    for depth in (depth for depth in config.depths if depth in CHOSEN):
+        found.append(Leg(f"{AUTHORS}/{depth}", partial(measured_networks, run, depth, AUTHORS), optional=True))
+        found += [
+            Leg(
+                f"svm/{AUTHORS}/{depth}/{seed}",
+                partial(tangent_machine, run, depth, seed, LINEAR_SVC, AUTHORS),
+                optional=True,
+            )
             for seed in seeds
         ]
     return found

@@ -20,7 +20,7 @@ from ntkscope.experiments._silent_claims import PUBLISHED, READINGS
 from ntkscope.experiments._silent_figures import array_name, draw
 from ntkscope.experiments._silent_path import Path, follow
 from ntkscope.experiments._silent_summary import summary
-from ntkscope.experiments._silent_tasks import TASKS, Task
+from ntkscope.experiments._silent_tasks import BY_AUTHORS, TASKS, Task
 from ntkscope.experiments.registry import Scales, experiment, scaled
 
 NAME = "silent-alignment"
@@ -112,7 +112,10 @@ def run(
     config: SilentAlignment, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
     """Hidden directions, Figures 8–19: cosines, tangent machines, kernel alignment and loss on one axis of epochs."""
-    legs = [Leg(one.name, partial(leg, config, record, one, root, seed, device)) for one in TASKS]
+    legs = [
+        Leg(one.name, partial(leg, config, record, one, root, seed, device), optional=one in BY_AUTHORS)
+        for one in (*TASKS, *BY_AUTHORS)
+    ]
     run_legs(record, legs, config.legs, progress=progress)
 
 
