@@ -82,9 +82,9 @@ def _network(depth: int) -> Read:
 def _settings(record: Record, depth: int) -> str:
     """What the grid chose."""
     if authors := record.metrics.get(f"{AUTHORS}/{depth}"):
-        own = interval((row["empty"] for row in record.metrics[f"networks/{depth}"]["networks"]), SHARE)["mean"]
         told = ", ".join(f"{name} {value:g}" for name, value in authors["chosen"].items())
-        return f"; by the settings of the public code: {told}; by the grid's the empty orthant has {own:.3f}"
+        own = np.mean([row["empty"] for row in record.metrics[f"networks/{depth}"]["networks"]])
+        return f"; by the settings of the public code: {told} (by our grid's, empty {own:.3f})"
     grid = record.metrics.get(f"grid/{depth}")
     return "" if grid is None else "; chosen: " + ", ".join(f"{name} {value:g}" for name, value in grid["best"].items())
 

@@ -16,8 +16,8 @@ from ntkscope.experiments._orthant_machines import READINGS
 from ntkscope.experiments._orthant_readings import (
     COLUMNS,
     SHOWN,
-    machine_curves,
     array_of,
+    machine_curves,
     machines_of,
     matches_of,
     network_curves,

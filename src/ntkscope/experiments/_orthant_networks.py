@@ -23,12 +23,7 @@ from ntkscope.models._weights import read_weights, save_tensors
 
 # Width, rate and weight decay by depth, as the grid of the public code chose them after 10 epochs (github.com/Bala-A87/UGRC,
 # Code/logs/orthants-final; that of depth 1 does not say)
-CHOSEN = {
-    2: {"width": 32, "lr": 1e-3, "weight_decay": 1e-4},
-    3: {"width": 64, "lr": 1e-3, "weight_decay": 0.0},
-    4: {"width": 32, "lr": 1e-3, "weight_decay": 0.0},
-    5: {"width": 128, "lr": 1e-4, "weight_decay": 0.0},
-}
+CHOSEN = {2: (32, 1e-3, 1e-4), 3: (64, 1e-3, 0.0), 4: (32, 1e-3, 0.0), 5: (128, 1e-4, 0.0)}
 ELSEWHERE = ("legs", "networks_from", "memory")  # settings that say what a call computes and where, not which networks
 
 
@@ -61,12 +56,13 @@ class OrthantNetworks(Scales):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a leg needs besides its own name."""
+    """What a leg needs besides its own name. `arm`: "plain", or "authors" for networks by the settings of the public code."""
 
     config: Any
     record: Record
     seed: int
     device: torch.device
+    arm: str = "plain"
 
     @property
     def seeds(self) -> range:
@@ -111,10 +107,10 @@ def grid_key(depth: int) -> str:
     return f"grid/{depth}"
 
 
-def chosen(run: Run, depth: int, arm: str = "plain") -> Mapping[str, Any]:
+def chosen(run: Run, depth: int) -> Mapping[str, Any]:
     """The settings that the grid, or that of the authors, chose for a depth."""
-    if arm == AUTHORS:
-        return CHOSEN[depth]
+    if run.arm == AUTHORS:
+        return dict(zip(("width", "lr", "weight_decay"), CHOSEN[depth]))
     found: Mapping[str, Any] = once(run.record, grid_key(depth), partial(grid_leg, run, depth))["chosen"]
     return found
 
@@ -122,7 +118,7 @@ def chosen(run: Run, depth: int, arm: str = "plain") -> Mapping[str, Any]:
 def networks(run: Run, depth: int, arms: Sequence[str]) -> dict[str, list[nn.Module]]:
     """The trained networks of every arm and seed of a depth; those that are not beside the record are taken from the record
     `networks_from`, or trained, all in one call."""
-    settings = chosen(run, depth, arms[0])
+    settings = chosen(run, depth)
     _take(run, depth, arms)
     missing = [arm for arm in arms if not _file(run.record, arm, depth).exists()]
     if missing:
@@ -130,9 +126,9 @@ def networks(run: Run, depth: int, arms: Sequence[str]) -> dict[str, list[nn.Mod
     return {arm: _read(run, depth, arm, int(settings["width"])) for arm in arms}
 
 
-def fresh(run: Run, depth: int, arm: str) -> list[nn.Module]:
+def fresh(run: Run, depth: int) -> list[nn.Module]:
     """The networks of every seed before training."""
-    width = int(chosen(run, depth, arm)["width"])
+    width = int(chosen(run, depth)["width"])
     return [build(run.config, depth, seed, width).to(run.device).eval() for seed in run.seeds]
 
 
@@ -141,19 +137,11 @@ def training_key(arm: str, depth: int) -> str:
 
 
 def fit_all(
-    run: Run,
-    depth: int,
-    parts: Sequence[Part],
-    seeds: Sequence[int],
-    *,
-    epochs: int,
-    patience: int,
-    store: Path | None,
-    arm: str = "plain",
+    run: Run, depth: int, parts: Sequence[Part], seeds: Sequence[int], *, epochs: int, patience: int, store: Path | None
 ) -> training.Ensemble:
-    """One network per part, each on its own items but a held-out fifth, as it was at its lowest loss on that; in the authors'
-    arm, as it was when it ended."""
-    config, settings = run.config, chosen(run, depth, arm)
+    """One network per part, each on its own items but a held-out fifth, as it was at its lowest loss on that, or by the
+    authors' settings as it was when it ended."""
+    config, settings = run.config, chosen(run, depth)
     pairs = [held_out(part, SHARE, seed) for part, seed in zip(parts, seeds)]
     return training.fit_ensemble(
         partial(build, config, depth, width=int(settings["width"])),
@@ -161,8 +149,8 @@ def fit_all(
         seeds=list(seeds),
         validation=[held for _, held in pairs],
         patience=patience,
-        restore=arm != AUTHORS,
-        min_delta=1e-4 if arm == AUTHORS else 0.0,
+        restore=run.arm != AUTHORS,
+        min_delta=1e-4 if run.arm == AUTHORS else 0.0,
         store=store,
         optimizer="adam",
         loss="bce",
@@ -189,7 +177,6 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
         epochs=config.epochs,
         patience=config.patience,
         store=folder / f"unfinished-{depth}-{'-'.join(arms)}",
-        arm=arms[0],
     )
     seconds, count = round(time.perf_counter() - began, 2), len(run.seeds)
     assert made.validation_losses is not None

@@ -37,7 +37,9 @@ def tangent_of(record: Record, depth: int, reading: str, kind: str = "ntk") -> d
 
 def _tangents(record: Record, depth: int, kind: str = "ntk") -> dict[int, Mapping[str, Any]]:
     """Those of the authors' networks, if they were fitted."""
-    return (machines_of(record, f"{AUTHORS}/{depth}") if kind == "ntk" else {}) or machines_of(record, f"{kind}/{depth}")
+    return (machines_of(record, f"{AUTHORS}/{depth}") if kind == "ntk" else {}) or machines_of(
+        record, f"{kind}/{depth}"
+    )
 
 
 def networks_fitted(record: Record, depth: int) -> dict[int, Mapping[str, Any]]:

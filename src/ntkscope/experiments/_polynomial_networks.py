@@ -105,8 +105,9 @@ class Trained:
 
 def cosines(weight: Float[Tensor, "k h d"]) -> Float[Tensor, "k h"]:
     """|cos| of every unit's incoming weights with the all-ones direction; 0 for a unit without weights."""
-    norms = weight.norm(dim=2) * math.sqrt(weight.shape[2])
-    return weight.sum(2).abs() / norms.clamp_min(torch.finfo(weight.dtype).tiny)
+    long = weight.double()  # squares of weights that decayed are beyond single precision
+    norms = long.norm(dim=2) * math.sqrt(weight.shape[2])
+    return (long.sum(2).abs() / norms.clamp_min(torch.finfo(long.dtype).tiny)).to(weight.dtype)
 
 
 class _Watch:

@@ -64,7 +64,7 @@ class Results:
     def settings(self, task: Task) -> list[tuple[int, float]]:
         """The widths and rates that were tried."""
         if task.target == AUTHORS:
-            return [CHOSEN[task.degree][:2]]
+            return [(CHOSEN[task.degree][0], 1.0)]
         return [(width, rate) for width in self.config.widths for rate in self.config.rates]
 
     def missing(self, tasks: Sequence[Task], kernels: bool = False) -> tuple[str, ...]:
@@ -164,12 +164,13 @@ def on_targets(judged: Judged, *needs: Needed, kernels: bool = False, note: str 
     def read(config: Any, record: Record) -> Reading:
         results, measured, holds = Results(config, record), {}, {}
         lacks: tuple[str, ...] = ()
-        kinds = {task.kind for need in needs for task in need(config, config.targets[0])}
-        for target in (*((AUTHORS,) if kinds == {"isotropic"} else ()), *config.targets):
+        for target in (*config.targets, AUTHORS):
             tasks = [task for need in needs for task in need(config, target)]
             absent = [task.key for task in tasks if task.degree not in getattr(config, task.kind)]
             if absent:
                 return Reading(None, note=f"not in this configuration: {', '.join(absent)}")
+            if target == AUTHORS and not (tasks and all(task.kind == "isotropic" for task in tasks)):
+                continue
             if missing := results.missing(tasks, kernels):
                 if target == AUTHORS:
                     continue

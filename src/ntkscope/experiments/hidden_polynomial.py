@@ -102,7 +102,7 @@ class Run:
     def trained(self, group: str, width: int, rate: float) -> Trained:
         """The networks of a group, trained if they are not in the record's folder."""
         tasks = tasks_of(self.config, group)
-        decay = CHOSEN[tasks[0].degree][2] if tasks[0].target == AUTHORS else None
+        decay = CHOSEN[tasks[0].degree][1] if tasks[0].target == AUTHORS else None
         recipe = Recipe(width, rate, self.config.follow, decay=decay)
         return self._stored(networks_key(group, width, rate), tasks, recipe)
 
@@ -263,7 +263,7 @@ def legs(run: Run) -> list[Leg]:
     ]
     found += [Leg(kernels_key(task), partial(machines, run, task)) for task in tasks_of(config, "hidden")]
     for task in (Task("isotropic", degree, AUTHORS) for degree in config.isotropic):
-        setting = group_of(task), *CHOSEN[task.degree][:2]
+        setting = group_of(task), CHOSEN[task.degree][0], 1.0
         found.append(Leg(networks_key(*setting), partial(networks, run, *setting), optional=True))
         found.append(Leg(kernels_key(task), partial(machines, run, task), optional=True))
     found.append(Leg(SYMMETRIC, partial(symmetric_networks, run)))

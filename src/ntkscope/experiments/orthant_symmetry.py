@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,7 @@ from ntkscope.experiments._orthant_networks import (
     OrthantNetworks,
     Run,
     build,
+    chosen,
     fit_all,
     fresh,
     grid_key,
@@ -168,11 +169,11 @@ def _gradient(model: nn.Module, item: Tensor) -> Tensor:
 # -- networks ---------------------------------------------------------------------------------------------------------------
 
 
-def measured_networks(run: Run, depth: int, arm: str = "plain") -> dict[str, Any]:
+def measured_networks(run: Run, depth: int) -> dict[str, Any]:
     """All seeds of one depth: accuracies by orthant, matches before and after training, radial profiles, folding."""
     config = run.config
     orthants = 2**config.dimension
-    trained, untrained = networks(run, depth, (arm,))[arm], fresh(run, depth, arm)
+    trained, untrained = networks(run, depth, (run.arm,))[run.arm], fresh(run, depth)
     rows: list[dict[str, Any]] = []
     accuracies, profiles = [], []
     for seed, model, before in zip(run.seeds, trained, untrained):
@@ -192,14 +193,14 @@ def measured_networks(run: Run, depth: int, arm: str = "plain") -> dict[str, Any
                 "folding": folding(scores, radii, empty),
             }
         )
-    own = _prefix(arm)
-    run.record.array(f"{own}accuracy-{depth}", np.stack(accuracies).astype(np.float32))
-    run.record.array(f"{own}profile-{depth}", np.stack(profiles).astype(np.float32))
-    return {"networks": rows, **({"chosen": dict(CHOSEN[depth])} if own else {})}
+    run.record.array(f"{_prefix(run)}accuracy-{depth}", np.stack(accuracies).astype(np.float32))
+    run.record.array(f"{_prefix(run)}profile-{depth}", np.stack(profiles).astype(np.float32))
+    return {"networks": rows, **({"chosen": chosen(run, depth)} if _prefix(run) else {})}
 
 
-def _prefix(arm: str) -> str:
-    return f"{AUTHORS}-" if arm == AUTHORS else ""
+def _prefix(run: Run) -> str:
+    """Of the names of arrays."""
+    return "" if run.arm == "plain" else f"{run.arm}-"
 
 
 def _from_empty(values: np.ndarray, empty: int) -> np.ndarray:
@@ -265,18 +266,18 @@ def input_machine(run: Run, name: str, seed: int) -> dict[str, Any]:
     return scored(run, seed, *rbf_machine(part, run.config.gammas, choice, run.device), array=f"share-rbf-{seed}")
 
 
-def tangent_machine(run: Run, depth: int, seed: int, how: Mapping[str, str], arm: str = "plain") -> dict[str, Any]:
+def tangent_machine(run: Run, depth: int, seed: int, how: Mapping[str, str]) -> dict[str, Any]:
     """Both readings of one network's tangent kernel, at all training items, and the network's own accuracies: trained again,
     it may be another one."""
     config, split = run.config, shells(run.config, seed)
-    model = networks(run, depth, (arm,))[arm][seed - run.seed]
+    model = networks(run, depth, (run.arm,))[run.arm][seed - run.seed]
     tangent = TangentMachines(model, split.train, config.memory)
     own = accuracy_by_orthant(logits(model, split.test.x), split.test, 2**config.dimension)
     found: dict[str, Any] = {"certificate": _certified(tangent), "network": parted(own, empty_orthant(split))}
     loss = "" if how == LINEAR_SVC else f"-{how['loss']}"
     for reading in OUTPUTS:
         machine = tangent.machine(reading, _choice(config, seed), dict(how))
-        array = f"{_prefix(arm)}share-{reading}{loss}-{depth}-{seed}"
+        array = f"{_prefix(run)}share-{reading}{loss}-{depth}-{seed}"
         found[reading] = scored(run, seed, machine, tangent.scores(reading, machine), array)
     found["slopes"] = _quantiles(tangent.slopes("probability", tangent.x))
     return found
@@ -296,7 +297,7 @@ def _quantiles(slopes: Tensor) -> dict[str, float]:
 
 
 def legs(run: Run) -> list[Leg]:
-    config = run.config
+    config, authors = run.config, replace(run, arm=AUTHORS)
     found = [
         Leg("arithmetic", arithmetic),
         Leg("data", partial(generated, run)),
@@ -315,20 +316,12 @@ def legs(run: Run) -> list[Leg]:
         for name in ("linear", "rbf")
         for seed in seeds
     ]
-    for kind, how in (("ntk", LINEAR_SVC), ("ntk-hinge", SVC)):
+    known = [depth for depth in config.depths if depth in CHOSEN]
+    found += [Leg(f"{AUTHORS}/{d}", partial(measured_networks, authors, d), optional=True) for d in known]
+    for kind, one, how in (("ntk", run, LINEAR_SVC), ("ntk-hinge", run, SVC), (AUTHORS, authors, LINEAR_SVC)):
         found += [
-            Leg(f"svm/{kind}/{depth}/{seed}", partial(tangent_machine, run, depth, seed, how), optional=kind != "ntk")
-            for depth in config.depths
-            for seed in seeds
-        ]
-    for depth in (depth for depth in config.depths if depth in CHOSEN):
-        found.append(Leg(f"{AUTHORS}/{depth}", partial(measured_networks, run, depth, AUTHORS), optional=True))
-        found += [
-            Leg(
-                f"svm/{AUTHORS}/{depth}/{seed}",
-                partial(tangent_machine, run, depth, seed, LINEAR_SVC, AUTHORS),
-                optional=True,
-            )
+            Leg(f"svm/{kind}/{depth}/{seed}", partial(tangent_machine, one, depth, seed, how), optional=kind != "ntk")
+            for depth in (known if one is authors else config.depths)
             for seed in seeds
         ]
     return found
