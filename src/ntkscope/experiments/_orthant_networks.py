@@ -54,6 +54,27 @@ class OrthantNetworks(Scales):
     legs: tuple[str, ...] = ()
 
 
+SMALL: Mapping[str, Any] = {
+    "dimension": 4,
+    "per_class": 20,
+    "test_per_class": 10,
+    "depths": (1, 3),
+    "widths": (8, 16),
+    "rates": (1e-3, 1e-2),
+    "decays": (0.0,),
+    "folds": 2,
+    "grid_epochs": 1,
+    "epochs": 8,
+    "patience": 3,
+    "seeds": 2,
+    "directions": 4,
+    "kernel_seeds": 1,
+    "costs": (1e-2, 1.0, 1e2),
+    "choice_per_class": 10,
+    "memory": "1GiB",
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """What a leg needs besides its own name. `arm`: "plain", or "authors" for networks by the settings of the public code."""

@@ -22,8 +22,6 @@ AUTHORS = "authors"  # in place of the kind of targets: raw ones, and all settin
 # Width and weight decay, at rate 1, of independent coordinates by degree, as the grid of that code chose them after 20 epochs
 # (github.com/Bala-A87/UGRC, Code/configs/nn/hidden-func-poly)
 CHOSEN = {3: (512, 0.0), 4: (256, 1e-4), 5: (256, 1e-4), 6: (512, 0.0), 7: (512, 1e-3), 8: (256, 10.0), 9: (128, 100.0)}
-STRENGTHS = tuple(10.0**k for k in range(-4, 3))  # of both machines, and
-WIDTHS = tuple(10.0**k for k in range(-4, 5))  # γ of the Gaussian kernel there
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,7 @@ PARTS = ("train", "validation", "test")
 @dataclass(frozen=True)
 class Polynomial:
     """A hidden polynomial. `fitted`: whether kernel machines are fitted on the way; `shown`: the epoch of its figures.
-
-    `authors`: width and weight decay as the grid of the report's public code chose them, with the rest of its recipe: units with
-    opposite weights at the start, and the weights of the last epoch, not of the best.
-    """
+    `authors`: width and weight decay of the report's public code, with its start and its last weights, not the best ones."""
 
     name: str
     degree: int
@@ -150,9 +147,9 @@ def network(config: Any, one: Task, dimension: int, seed: int) -> nn.Module:
 def recipe(config: Any, one: Task) -> dict[str, Any]:
     """The settings of `fit_ensemble`: AdaDelta on the absolute error for polynomials, SGD on the squared one for images."""
     images = isinstance(one, Images)
-    own = isinstance(one, Images) or one.authors is None
+    decay = one.authors[1] if isinstance(one, Polynomial) and one.authors else None
     return {
-        **({} if own else {"weight_decay": one.authors[1], "restore": False, "min_delta": 1e-4}),
+        **({} if decay is None else {"weight_decay": decay, "restore": False, "min_delta": 1e-4}),
         "optimizer": "sgd" if images else "adadelta",
         "loss": "mse" if images else "l1",
         "batch_size": config.batch,

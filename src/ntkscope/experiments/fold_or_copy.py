@@ -23,6 +23,7 @@ from ntkscope.experiments._orthant_machines import LINEAR_SVC, Choice, TangentMa
 from ntkscope.experiments._orthant_machines import READINGS as OUTPUTS
 from ntkscope.experiments._orthant_measures import accuracy_by_orthant, folding, radial_scores
 from ntkscope.experiments._orthant_networks import (
+    SMALL,
     OrthantNetworks,
     Run,
     grid_key,
@@ -48,26 +49,7 @@ class FoldOrCopy(OrthantNetworks):
     costs: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
     choice_per_class: int = 20
 
-    smoke = scaled(
-        dimension=4,
-        per_class=20,
-        test_per_class=10,
-        depths=(1, 3),
-        widths=(8, 16),
-        rates=(1e-3, 1e-2),
-        decays=(0.0,),
-        folds=2,
-        grid_epochs=1,
-        epochs=8,
-        patience=3,
-        seeds=2,
-        directions=4,
-        kernel_seeds=1,
-        kernel_per_class=10,
-        costs=(1e-2, 1.0, 1e2),
-        choice_per_class=10,
-        memory="1GiB",
-    )
+    smoke = scaled(**SMALL, kernel_per_class=10)
 
 
 def planted(run: Run) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope import data, models
-from ntkscope.core import Part, Record, Split
+from ntkscope import models
+from ntkscope.core import Part, Record
 from ntkscope.experiments._conjugate import (
     Cell,
     Job,
@@ -101,14 +101,7 @@ class FunctionRegression(Scales):
 class Task(GridTask):
     """One target; every `refinement`-th test node is a training node."""
 
-    def load(self, dtype: str) -> Split:
-        return data.load(
-            "target-function",
-            function=self.name,
-            intervals=self.config.intervals,
-            refinement=self.config.refinement,
-            dtype=dtype,
-        )
+    source = ("target-function", "function")
 
     @property
     def train(self) -> Part:

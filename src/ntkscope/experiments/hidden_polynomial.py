@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,6 @@ from ntkscope.experiments._polynomial_data import (
     FREE,
     PARTS,
     SMALL,
-    STRENGTHS,
-    WIDTHS,
     Draw,
     Inputs,
     PolynomialRuns,
@@ -30,12 +28,11 @@ from ntkscope.experiments._polynomial_data import (
 from ntkscope.experiments._polynomial_figures import draw
 from ntkscope.experiments._polynomial_identities import identities
 from ntkscope.experiments._polynomial_machines import (
-    LOSSES,
     Chosen,
     Problem,
+    by_authors,
     everything,
     fit_on_all,
-    gaussian_unit,
     tangent_kernel,
     told,
     with_gaussian_kernel,
@@ -151,17 +148,13 @@ def keep_predictions(record: Record, task: Task, drawn: Draw, rows: Mapping[str,
 
 
 def machines(run: Run, task: Task) -> dict[str, Any]:
-    """The kernel machines of one task: with the NTK of the network of the chosen width and rate, and the Gaussian kernel.
-
-    By the authors' settings: no scale of the NTK, their grids, ε = 0 with it and 0.1 with the Gaussian kernel, scikit-learn's.
-    """
+    """The kernel machines of one task: with the NTK of the network of the chosen width and rate, and the Gaussian kernel."""
     config, results = run.config, Results(run.config, run.record)
     if missing := results.missing([task]):
         raise UsageError(f"{kernels_key(task)} needs the networks of every width: {not_run(NAME, missing)}")
     width, rate = results.chosen(task)
-    group, authors = group_of(task), task.target == AUTHORS
+    group = group_of(task)
     found, place = run.trained(group, width, rate), tasks_of(config, group).index(task)
-    losses = ("svr",) if authors else LOSSES
     rows: dict[str, list[dict[str, float]]] = {}
     for s in range(config.kernel_seeds):
         drawn, member = run.inputs.draw(task.kind, s), place * config.seeds + s
@@ -170,13 +163,11 @@ def machines(run: Run, task: Task) -> dict[str, Any]:
         x = everything(drawn.x, run.device)
         tangent = run.tangent(width)
         found.member(member, tangent.model)
-        linear = radial = config
-        if authors:
-            gammas = (1.0, *(gamma / gaussian_unit(x, problem) for gamma in WIDTHS))
-            linear = replace(config, C=STRENGTHS, epsilon=0.0)
-            radial = replace(config, C=STRENGTHS, epsilon=0.1, gammas=gammas)
-        ntk = with_tangent_kernel(tangent_kernel(tangent, x, not authors), problem, linear, losses)
-        rbf, gamma = with_gaussian_kernel(x, problem, radial, losses)
+        if task.target == AUTHORS:
+            ntk, rbf, gamma = by_authors(tangent, x, problem, config)
+        else:
+            ntk = with_tangent_kernel(tangent_kernel(tangent, x), problem, config)
+            rbf, gamma = with_gaussian_kernel(x, problem, config)
         for kernel, machines_of in (("ntk", ntk), ("rbf", rbf)):
             for loss, machine in machines_of.items():
                 extra = {"gamma": gamma} if kernel == "rbf" else {}

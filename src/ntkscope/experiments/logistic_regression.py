@@ -15,8 +15,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from ntkscope import data, models
-from ntkscope.core import Record, Split
+from ntkscope import models
+from ntkscope.core import Record
 from ntkscope.experiments._conjugate import (
     Cell,
     Job,
@@ -99,14 +99,7 @@ class LogisticRegression(Scales):
 class Task(GridTask):
     """One boundary."""
 
-    def load(self, dtype: str) -> Split:
-        return data.load(
-            "logistic-boundary",
-            boundary=self.name,
-            intervals=self.config.intervals,
-            refinement=self.config.refinement,
-            dtype=dtype,
-        )
+    source = ("logistic-boundary", "boundary")
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -47,6 +47,7 @@ from ntkscope.experiments._orthant_measures import (
 )
 from ntkscope.experiments._orthant_networks import (
     CHOSEN,
+    SMALL,
     OrthantNetworks,
     Run,
     build,
@@ -84,30 +85,7 @@ class OrthantSymmetry(OrthantNetworks):
     gammas: tuple[float, ...] = (1.0, 10.0, 100.0)
     choice_per_class: int = 20
 
-    smoke = scaled(
-        dimension=4,
-        per_class=20,
-        test_per_class=10,
-        depths=(1, 3),
-        widths=(8, 16),
-        rates=(1e-3, 1e-2),
-        decays=(0.0,),
-        folds=2,
-        grid_epochs=1,
-        epochs=8,
-        patience=3,
-        seeds=2,
-        directions=4,
-        empties=(8,),
-        sparse=(4,),
-        coverage_steps=40,
-        coverage_patience=20,
-        kernel_seeds=1,
-        costs=(1e-2, 1.0, 1e2),
-        gammas=(10.0,),
-        choice_per_class=10,
-        memory="1GiB",
-    )
+    smoke = scaled(**SMALL, empties=(8,), sparse=(4,), coverage_steps=40, coverage_patience=20, gammas=(10.0,))
 
 
 # -- what needs no network ------------------------------------------------------------------------------------------------

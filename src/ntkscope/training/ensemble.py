@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Params, Part, Progress, Snapshot, UsageError, progress
-from ntkscope.core.checked import Count, CountOrZero
+from ntkscope.core.checked import Count, CountOrZero, NonNegative
 from ntkscope.core.copies import duplicate
 from ntkscope.models._copy import own_copy
 from ntkscope.training.batches import BatchOrder
@@ -51,7 +51,7 @@ class Ensemble:
     steps: Int64[Tensor, " k"] = field(repr=False)
     """The updates that led to each member's weights: fewer than all where it stopped, or had its best epoch, earlier."""
     validation_losses: Float64[Tensor, " k"] | None = field(default=None, repr=False)
-    """Of each member, the lowest (of its weights, unless `restore=False`); None without validation, NaN where no update was made."""
+    """Of each member, the lowest: of its weights, unless `restore=False`. None without validation, NaN without an update."""
     diverged: Bool[Tensor, " k"] | None = field(default=None, repr=False)
     """The members whose loss was not finite, with `diverged="nan"`; their weights are NaN."""
     notes: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def fit_ensemble(
     validation: Part | Sequence[Part] | None = None,
     patience: Count | None = None,
     restore: bool = True,
-    min_delta: float = 0.0,
+    min_delta: NonNegative = 0.0,
     diverged: Literal["raise", "nan"] = "raise",
     store: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float | int = 60.0,
