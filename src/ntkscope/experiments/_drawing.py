@@ -30,8 +30,7 @@ def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) ->
         for ending, (meta, mark) in MARKED.items():
             image, file = io.BytesIO(), f"figures/{name}.{ending}"
             figure.savefig(image, format=ending, dpi=110, metadata=meta)
-            over = CHECKED if file in known else mark
-            write_file(record.folder / file, image.getvalue(), over=over, durable=False)
+            write_file(record.folder / file, image.getvalue(), over=CHECKED if file in known else mark, durable=False)
             names.append(file)
     return names
 
