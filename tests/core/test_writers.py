@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
+import resource
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +381,78 @@ def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
     del second
     assert not refused()
     FolderLock(tmp_path / "missing").release()
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _record(folder: Path, value: float) -> None:
+    known = (folder / "record.json").exists()
+    with Record.resume(folder) if known else Record.create(folder, kind="example", name="disk") as record:
+        record.array("numbers", np.full(4000, value))
+        record.put(value=value)
+
+
+def _figures(folder: Path, value: float) -> None:
+    if not (folder / "record.json").exists():
+        Record.create(folder, kind="example", name="disk").finish()
+    figure = Figure()
+    figure.subplots().plot([0, value])
+    save_figures(lambda record: {"line": figure}, Record.open(folder))
+
+
+def _page(folder: Path, value: float) -> None:
+    if not (folder / "record.json").exists():
+        Record.create(folder, kind="example", name="disk").finish()
+    ns.report.write_page(folder)
+
+
+def _weights(folder: Path, value: float) -> None:
+    folder.mkdir(exist_ok=True)
+    model = nn.Linear(40, 40)
+    nn.init.constant_(model.weight, value)
+    ns.models.save_weights(model, folder / "w.safetensors")
+
+
+def _snapshot(folder: Path, value: float) -> None:
+    folder.mkdir(exist_ok=True)
+    save_snapshot(Snapshot(1, 1.0, {"w": torch.full((2000,), value)}, {}), folder / "s.safetensors")
+
+
+def _kernel(folder: Path, value: float) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.5)
+    x = torch.arange(180, dtype=torch.float64).view(60, 3) / 100
+    K = ns.kernel("trntk", model, x, store=folder)
+    torch.testing.assert_close(K.dense().cpu(), ns.kernel("trntk", model, x).dense())
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("size", [1, 700, 5000])
+@pytest.mark.parametrize("write", [_record, _figures, _page, _weights, _snapshot, _kernel])
+def test_a_full_disk(tmp_path: Path, write: Callable[[Path, float], None], size: int) -> None:
+    """A refusal that says so; nothing half-written stays, what was there before is unchanged, and later it works."""
+    for folder, begun in ((tmp_path / "new", False), (tmp_path / "old", True)):
+        if begun and write is not _kernel:  # a store that is complete is not written again
+            write(folder, 1.0)
+        files = {"*.safetensors", "*.npy", "page.html", "line.*"}
+        before = {path: path.read_bytes() for pattern in files for path in folder.rglob(pattern)}
+        with full_disk(size), pytest.raises(NtkscopeError, match=r"could not write|cannot write"):
+            write(folder, 2.0)
+        assert not list(tmp_path.rglob("*.part"))
+        assert {path: path.read_bytes() for pattern in files for path in folder.rglob(pattern)} == before
+        write(folder, 2.0)
+
+
+def test_folders_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NtkscopeError, match=r"cannot write .*No such file or directory"):
+        ns.models.save_weights(nn.Linear(1, 1), tmp_path / "none" / "w.safetensors")

@@ -177,7 +177,7 @@ def test_callback_sees_the_tests_fall_to_the_goal() -> None:
             "matrix",
             torch.ones(2),
             {},
-            r"got A as <U6 of shape \(\); expected real numbers",
+            "got A of type str; expected a LinearMap or a Gram or real numbers",
             marks=pytest.mark.wrong_type,
         ),
     ],

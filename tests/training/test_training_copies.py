@@ -41,9 +41,9 @@ def moved(model: nn.Module, x: Tensor) -> bool:
     before = model(x)
     scale = model.get_parameter("scale")
     with torch.no_grad():
-        scale *= 2
+        scale.mul_(2)
         after = model(x)
-        scale /= 2
+        scale.div_(2)
     return not torch.equal(before, after)
 
 

@@ -308,3 +308,18 @@ def test_networks_that_start_as_the_zero_function(chain: bool) -> None:
             alone, part, loss="mse", optimizer="adadelta", lr=1.0, epochs=3, batch_size=8, seed=i, measure=False
         ).final()
         torch.testing.assert_close(ensemble.member(i)(x), alone(x), rtol=1e-3, atol=1e-5)
+
+
+def test_members_come_back_as_they_ended() -> None:
+    held = Part(PART.x, -PART.y if PART.y.is_floating_point() else PART.y.flip(0))  # training makes it worse
+    options = {"seeds": 2, "lr": 0.5, "epochs": 9, "batch_size": 8, "validation": held, "patience": 3}
+    best, last = (fit_ensemble(net, PART, restore=restore, **options) for restore in (True, False))
+    per_epoch = -(-len(PART) // 8)
+    assert (last.steps - best.steps).tolist() == [3 * per_epoch] * 2
+    assert last.validation_losses is not None
+    assert torch.equal(last.validation_losses, best.validation_losses)
+    for i, steps in enumerate(last.steps.tolist()):
+        alone = fit_ensemble(net, PART, seeds=[i], lr=0.5, steps=steps, batch_size=8)
+        torch.testing.assert_close(last.params["0.weight"][i], alone.params["0.weight"][0])
+    strict = fit_ensemble(net, PART, restore=False, min_delta=1e6, **options)  # nothing is better by so much
+    assert strict.steps.tolist() == [4 * per_epoch] * 2

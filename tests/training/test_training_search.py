@@ -140,7 +140,7 @@ def test_errors() -> None:
     part = classes_part(60)
     with pytest.raises(UsageError, match="nothing to try"):
         search(build, part, {"lr": []}, steps=1)
-    with pytest.raises(UsageError, match="score='f1'"):
+    with pytest.raises(UsageError, match="got score='f1'"):
         search(build, part, {"lr": [0.1]}, steps=1, score="f1")
     with pytest.raises(UsageError, match="larger_is_better"):
         search(build, part, {"lr": [0.1]}, steps=1, score=lambda m, p: 0.0)

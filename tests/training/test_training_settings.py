@@ -57,7 +57,7 @@ def test_a_search_takes_settings() -> None:
         (None, {"lr": 0.1, "zzz": 3}, "expected one of lr, optimizer"),
         (None, {"steps": 3}, "got no learning rate"),
         (SETTINGS, {"steps": 3}, "exactly one"),
-        (SETTINGS, {"autocast": "int8"}, "expected None, .bfloat16."),
+        (SETTINGS, {"autocast": "int8"}, "expected one of .bfloat16."),
     ],
 )
 def test_wrong_settings_say_what_was_expected(settings: Settings | None, options: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ from matplotlib import rc_context, ticker
 from matplotlib.figure import Figure
 
 from ntkscope.core import Record
-from ntkscope.core.atomic import CHECKED, atomic_file
+from ntkscope.core.atomic import CHECKED, write_file
 
 BLACK = "#2b2b2b"
 MARKED: Mapping[str, tuple[dict[str, Any], bytes]] = {  # without a date: the same figure, the same bytes
@@ -36,8 +36,7 @@ def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) ->
         for ending, (meta, mark) in MARKED.items():
             image, file = io.BytesIO(), f"figures/{name}.{ending}"
             figure.savefig(image, format=ending, dpi=110, metadata=meta)
-            with atomic_file(record.folder / file, over=CHECKED if file in known else mark, durable=False) as handle:
-                handle.write(image.getvalue())
+            write_file(record.folder / file, image.getvalue(), over=CHECKED if file in known else mark, durable=False)
             names.append(file)
     return names
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ntkscope.core import Claim, Record, UsageError
-from ntkscope.core.atomic import atomic_file
+from ntkscope.core.atomic import write_file
 from ntkscope_papers.framework.gather import KEY as GATHERED
 from ntkscope_papers.framework.statements import as_cell
 
@@ -158,8 +158,7 @@ def main(arguments: Sequence[str]) -> int:
     page, folder = Path(arguments[0]), Path(arguments[1])
     link = Path(os.path.relpath(folder.resolve(), page.resolve().parent)).as_posix()
     text = filled(page.read_text(encoding="utf-8"), Results(folder, link))
-    with atomic_file(page, over=b"<!-- made: ") as handle:
-        handle.write(text.encode("utf-8"))
+    write_file(page, text.encode("utf-8"), over=b"<!-- made: ")
     return 0
 
 

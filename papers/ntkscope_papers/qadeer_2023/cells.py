@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
+from ntkscope import data
 from ntkscope.core import Claim, Part, Record, Split
 from ntkscope_papers.framework.claims import Published
 from ntkscope_papers.qadeer_2023.networks import Cell, Job, cells, computing, measured_cells, needed
@@ -20,15 +20,17 @@ Check: TypeAlias = tuple[str, Sequence[str], Callable[[dict[str, Rows], Say], Cl
 
 
 @dataclass(frozen=True, eq=False)
-class GridTask(ABC):
-    """One task in float64: test nodes, of which some are training nodes."""
+class GridTask:
+    """One task in float64: test nodes, of which some are training nodes. `source`: its data set, and the option of its name."""
 
     config: Any
     name: str
+    source: ClassVar[tuple[str, str]]
 
-    @abstractmethod
     def load(self, dtype: str) -> Split:
         """Its grids in `dtype`."""
+        options = {self.source[1]: self.name, "intervals": self.config.intervals, "refinement": self.config.refinement}
+        return data.load(self.source[0], **options, dtype=dtype)
 
     @cached_property
     def split(self) -> Split:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope import data, models
-from ntkscope.core import Claim, Part, Record, Split
+from ntkscope import models
+from ntkscope.core import Claim, Part, Record
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope.measures.regression_bounds import regression_bounds, trapezoid_norm
@@ -133,14 +133,7 @@ class FunctionRegression(Experiment):
 class Task(GridTask):
     """One target; every `refinement`-th test node is a training node."""
 
-    def load(self, dtype: str) -> Split:
-        return data.load(
-            "target-function",
-            function=self.name,
-            intervals=self.config.intervals,
-            refinement=self.config.refinement,
-            dtype=dtype,
-        )
+    source = ("target-function", "function")
 
     @property
     def train(self) -> Part:

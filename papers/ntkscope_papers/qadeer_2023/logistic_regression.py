@@ -15,8 +15,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from ntkscope import data, models
-from ntkscope.core import Claim, Record, Split
+from ntkscope import models
+from ntkscope.core import Claim, Record
 from ntkscope.linalg import NumericalWarning
 from ntkscope.measures.logistic_bounds import logistic_bounds, signed_scores, summed_cross_entropy
 from ntkscope.surrogates import KernelLogistic
@@ -135,14 +135,7 @@ class LogisticRegression(Experiment):
 class Task(GridTask):
     """One boundary."""
 
-    def load(self, dtype: str) -> Split:
-        return data.load(
-            "logistic-boundary",
-            boundary=self.name,
-            intervals=self.config.intervals,
-            refinement=self.config.refinement,
-            dtype=dtype,
-        )
+    source = ("logistic-boundary", "boundary")
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -90,16 +90,8 @@ def followed(config: AlignmentEvolution, name: str, seeds: list[int], device: to
             values.append(kernel_target_alignment(K.dense().cpu(), split.train.y.double()))
         rows.append({"step": snapshot.step, "kta": rounded(values)})
 
-    together = train_case(
-        student,
-        case,
-        seeds,
-        device=device,
-        threshold=config.threshold,
-        watch=watch,
-        moments=case.moments(config.moments),
-        splits=splits,
-    )
+    looks: dict[str, Any] = {"watch": watch, "moments": case.moments(config.moments), "splits": splits}
+    together = train_case(student, case, seeds, device=device, threshold=config.threshold, **looks)
     if any(together.diverged):
         return {"diverged": together.diverged, "moments": []}
     return {"moments": rows, "steps": together.ensemble.steps.tolist(), "fit_seconds": round(together.seconds, 1)}

@@ -109,16 +109,8 @@ def trained(config: LinearWidth, name: str, seeds: list[int], device: torch.devi
             }
         )
 
-    together = train_case(
-        student,
-        case,
-        seeds,
-        device=device,
-        threshold=config.threshold,
-        watch=watch,
-        moments=case.moments(config.moments),
-        splits=splits,
-    )
+    looks: dict[str, Any] = {"watch": watch, "moments": case.moments(config.moments), "splits": splits}
+    together = train_case(student, case, seeds, device=device, threshold=config.threshold, **looks)
     members = [
         told | ({} if told["diverged"] else final(together, i, before[i], device, seeds[i]))
         for i, told in enumerate(together.scores())

@@ -109,16 +109,8 @@ def followed(config: MultipleIndex, name: str, seeds: list[int], device: torch.d
     def watch(snapshot: Snapshot) -> None:
         rows.append({"step": snapshot.step, "cos2": squares(snapshot.params[LAYER])})
 
-    together = train_case(
-        student,
-        case,
-        seeds,
-        device=device,
-        threshold=config.threshold,
-        watch=watch,
-        moments=case.moments(config.moments),
-        splits=splits,
-    )
+    looks: dict[str, Any] = {"watch": watch, "moments": case.moments(config.moments), "splits": splits}
+    together = train_case(student, case, seeds, device=device, threshold=config.threshold, **looks)
     sums = [split.extras["directions"].sum(0, keepdim=True) for split in splits]
     final = together.ensemble.params[LAYER].detach()
     members = []

@@ -14,7 +14,7 @@ from contracts.experiment import readings
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.balakrishnan_2023.polynomials import hidden_polynomial as experiment
-from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, PARTS, Inputs, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.hidden_polynomial import HiddenPolynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
@@ -280,3 +280,21 @@ def test_a_degree_that_was_left_out_is_said(rows: dict[str, Any]) -> None:
     reading = READINGS["relu-fig3-fit"](config, made_up(rows))
     assert reading.measured is None
     assert "isotropic/raw/7" in reading.note
+
+
+def test_what_was_run_by_the_authors_settings_is_judged(rows: dict[str, Any]) -> None:
+    def change(rows: dict[str, Any]) -> None:
+        for degree, (width, _) in CHOSEN.items():
+            if degree < 8:
+                continue
+            task, raw = Task("isotropic", degree, AUTHORS), Task("isotropic", degree, "raw")
+            told = {**network_scores(raw, 512), "r2 test": [0.5] * 3}
+            rows[networks_key(f"authors/{degree}", width, 1.0)] = {"moments": MOMENTS, "tasks": {task.key: told}}
+
+    record = made_up(rows, change)
+    reading = READINGS["relu-poly-8-9-fail"](CONFIG, record)
+    assert reading.holds is False  # as published in every other leg
+    assert "settings of the public code; the check holds with raw targets" in reading.note
+    assert READINGS["relu-ntk-rbf-tie-8-9"](CONFIG, record).holds  # has no machines by these settings
+    assert READINGS["relu-poly-max-degree-indep"](CONFIG, record).holds  # lacks degrees
+    assert READINGS["relu-poly-max-degree-corr"](CONFIG, record).holds  # is of other inputs too

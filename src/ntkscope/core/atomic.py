@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, TypeAlias
 
-from ntkscope.core.errors import UsageError
+from ntkscope.core.errors import RecordError, UsageError
 
 SUFFIX = ".part"
 HEAD = 1 << 16  # bytes among which a mark lies
@@ -61,6 +61,19 @@ def atomic_file(path: str | os.PathLike[str], *, over: Over, durable: bool = Tru
         _writing.discard(temporary)
     if durable:
         _sync_folder(path.parent)
+
+
+def write_file(path: str | os.PathLike[str], data: bytes, *, over: Over, durable: bool = True) -> None:
+    """All of a file at once, by `atomic_file`; one that cannot be written is a `RecordError`, and leaves what was there."""
+    try:
+        with atomic_file(path, over=over, durable=durable) as handle:
+            handle.write(data)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {str(path)[:300]}: {error.strerror}; choose another file, or free some space there"
+        ) from error
 
 
 def is_ours(path: str | os.PathLike[str], *marks: bytes) -> bool:

@@ -36,7 +36,7 @@ def without(folder: Path, document: Mapping[str, Any], lost: tuple[str, ...]) ->
     if lost:
         warnings.warn(
             f"{folder}: the files of {', '.join(lost[:10])}{', …' if len(lost) > 10 else ''} are lost or were changed; they"
-            " are dropped from the record, and what needs them computes them again",
+            " are dropped from the record, and what needs them computes them again; files that were changed stay",
             DamageWarning,
             stacklevel=4,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from ntkscope.tangent.batches import as_batch
 
 KINDS = ("ntk", "nngp")
 Kind: TypeAlias = Annotated[str, KINDS]
-PARAMETRIZATIONS = ("ntk", "standard")
+Parametrization: TypeAlias = Literal["ntk", "standard"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def kernel(
     x2: Any = None,
     kind: Kind = "ntk",
     *,
-    parametrization: str | None = None,
+    parametrization: Parametrization | None = None,
     init: Init = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
@@ -131,7 +131,7 @@ def kernels(
     x1: Any,
     x2: Any = None,
     *,
-    parametrization: str | None = None,
+    parametrization: Parametrization | None = None,
     init: Init = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
@@ -159,11 +159,6 @@ def _compute(
 ) -> dict[str, Gram]:
     if store is None and executor is not None:
         raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
-    if parametrization is not None and parametrization not in PARAMETRIZATIONS:
-        raise UsageError(
-            f"got parametrization={parametrization!r}; expected one of {', '.join(PARAMETRIZATIONS)}, or None for"
-            " the network's own"
-        )
     if dtype not in (torch.float64, torch.float32):
         raise UsageError(f"got dtype={dtype}; expected torch.float64 or torch.float32")
     if isinstance(net, nn.Module):

@@ -40,7 +40,7 @@ def kernel(
     x1: Any,
     x2: Any = None,
     *,
-    outputs: Sequence[int] | int | OutputSketch | None = None,
+    outputs: Sequence[int] | set[int] | int | OutputSketch | None = None,
     params: Selection = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,

@@ -46,7 +46,7 @@ class Tangent:
         model: nn.Module,
         sample: Any = None,
         *,
-        outputs: Sequence[int] | int | OutputSketch | None = None,
+        outputs: Sequence[int] | set[int] | int | OutputSketch | None = None,
         params: Selection = None,
         precision: Annotated[str, PRECISIONS] = "exact",
         device: torch.device | str | None = None,

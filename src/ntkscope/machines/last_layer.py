@@ -6,14 +6,14 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
-from ntkscope.core.arguments import choice, instance
+from ntkscope.core.checked import NonNegative
 from ntkscope.core.copies import duplicate
 from ntkscope.core.progress import counter
 from ntkscope.linalg import NumericalWarning, least_squares
@@ -29,7 +29,7 @@ from ntkscope.tangent.subject import Subject, place, quiet
 from ntkscope.training.losses import as_loss
 
 BLOCK = 256
-LOSSES = ("mse", "cross_entropy")
+Loss: TypeAlias = Literal["mse", "cross_entropy"]
 TOLERANCE = 1e-8  # of the cross-entropy above its minimum, relative to it
 LEAST_RIDGE = 1e-10  # per mean squared norm of the features, where cross-entropy was asked for without a ridge
 STEPS = 100
@@ -60,10 +60,10 @@ def retrain_last_layer(
     model: nn.Module,
     part: Part,
     *,
-    loss: str = "mse",
-    ridge: float = 0.0,
+    loss: Loss = "mse",
+    ridge: NonNegative = 0.0,
     weights: Tensor | None = None,
-    rtol: float | None = None,
+    rtol: NonNegative | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     progress: bool = False,
@@ -92,16 +92,16 @@ def solve_last_layer(
     model: nn.Module,
     part: Part,
     *,
-    loss: str = "mse",
-    ridge: float = 0.0,
+    loss: Loss = "mse",
+    ridge: NonNegative = 0.0,
     weights: Tensor | None = None,
-    rtol: float | None = None,
+    rtol: NonNegative | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     progress: bool = False,
 ) -> LastLayer:
     """`retrain_last_layer`, with what it found."""
-    batch = _checked(model, part, loss, ridge, device)
+    batch = _checked(model, part, device)
     with quiet(place(model, device), model):
         subject = Subject(model, dtype=dtype, device=device, still=True)
         few = subject.placed(batch[: min(4, len(batch))])
@@ -151,13 +151,7 @@ def solve_last_layer(
     )
 
 
-def _checked(model: nn.Module, part: Part, loss: str, ridge: float, device: Any) -> Batch:
-    instance(model, "a model", nn.Module, "a torch.nn.Module")
-    wanted = "a Part with inputs and targets, such as split.train or ntkscope.core.Part(x, y)"
-    instance(part, "training data", Part, wanted)
-    choice(loss, "loss", LOSSES)
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")
+def _checked(model: nn.Module, part: Part, device: Any) -> Batch:
     guards.check_mode(model)
     batch = as_batch(part, model)
     guards.check_placement(place(model, device), device is not None, batch)

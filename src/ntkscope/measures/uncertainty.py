@@ -92,7 +92,7 @@ def resampled_means(*values: Float64[np.ndarray, "n _"], resamples: int, seed: i
     return [np.concatenate(means) for means in zip(*blocks)]
 
 
-def percentile_interval(values: Numbers, level: Probability = 0.95, items: Count | None = None) -> tuple[float, float]:
+def percentile_interval(values: Any, level: Probability = 0.95, items: Count | None = None) -> tuple[float, float]:
     """The central interval that holds `level` of the values.
 
     Of resamples of n `items`, as much more as Student's quantile times `√(n / (n - 1))` exceeds the normal one: resamples

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError, fingerprint
-from ntkscope.core.atomic import atomic_file
+from ntkscope.core.atomic import write_file
 from ntkscope.core.door import check_safetensors
 from ntkscope.models._torch_file import check_torch_file
 
@@ -36,8 +36,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) ->
         raise UsageError(f"got {path} for weights; expected a name that ends in .safetensors")
     state = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
     said = {CHECKSUM: fingerprint(state)}
-    with atomic_file(path, over=MARK) as handle:
-        handle.write(safetensors.torch.save(state, metadata=said))
+    write_file(path, safetensors.torch.save(state, metadata=said), over=MARK)
 
 
 def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) -> M:

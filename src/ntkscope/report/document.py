@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import RecordError, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.arguments import path_of
-from ntkscope.core.atomic import atomic_file
+from ntkscope.core.atomic import write_file
 from ntkscope.report.markup import Markup, code_script, data_script, join, tag
 
 PAGE = b'<meta name="generator" content="ntkscope">', b"base-uri 'none'; form-action 'none'; img-src data:; style-src"
@@ -105,11 +105,5 @@ def save(page: str, out: str | Path, over: bytes | tuple[bytes, ...] = PAGE) -> 
     path = path_of(out, "out")
     if str(out).endswith(("/", os.sep)):
         raise UsageError(f"got the folder {out} for a page; expected a file, such as {path / 'page.html'}")
-    try:
-        with atomic_file(path, over=over, durable=False) as handle:
-            handle.write(page.encode("utf-8", "replace"))
-    except OSError as error:
-        raise RecordError(
-            f"cannot write {path}: {error.strerror}; choose another file, or free some space there"
-        ) from error
+    write_file(path, page.encode("utf-8", "replace"), over=over, durable=False)
     return path

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Params, Part, Progress, Snapshot, UsageError, progress
-from ntkscope.core.checked import Count, CountOrZero
+from ntkscope.core.checked import Count, CountOrZero, NonNegative
 from ntkscope.core.copies import duplicate
 from ntkscope.models._copy import own_copy
 from ntkscope.training.batches import BatchOrder
@@ -51,7 +51,7 @@ class Ensemble:
     steps: Int64[Tensor, " k"] = field(repr=False)
     """The updates that led to each member's weights: fewer than all where it stopped, or had its best epoch, earlier."""
     validation_losses: Float64[Tensor, " k"] | None = field(default=None, repr=False)
-    """Of the weights of each member; None without validation, NaN where no update was made."""
+    """Of each member, the lowest: of its weights, unless `restore=False`. None without validation, NaN without an update."""
     diverged: Bool[Tensor, " k"] | None = field(default=None, repr=False)
     """The members whose loss was not finite, with `diverged="nan"`; their weights are NaN."""
     notes: tuple[str, ...] = ()
@@ -89,6 +89,8 @@ def fit_ensemble(
     seeds: CountOrZero | Sequence[int],
     validation: Part | Sequence[Part] | None = None,
     patience: Count | None = None,
+    restore: bool = True,
+    min_delta: NonNegative = 0.0,
     diverged: Literal["raise", "nan"] = "raise",
     store: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float | int = 60.0,
@@ -111,7 +113,8 @@ def fit_ensemble(
 
     - `stop` ends each member by itself: its weights stay as they were then.
     - `validation`, a part (or one for each member): its loss is taken after every epoch, and every member comes back as it was
-      after its best one; one that was no better for `patience` epochs ends. `ensemble.steps` says when that was.
+      after its best one (with `restore=False` as it was when it ended); one that was no better, by more than `min_delta`, for
+      `patience` epochs ends. `ensemble.steps` says when that was.
     - A member whose loss is not finite, or whose validation loss never is, is an error, or with `diverged="nan"` has NaN for
       weights while the others train on.
     - `store=DIR` keeps the snapshots; the same call continues where a killed one stopped, about `checkpoint_seconds` back.
@@ -161,6 +164,8 @@ def fit_ensemble(
         fast=fast,
         capture=capture and len(dealt) == 1,  # recording watches the whole device
         patience=patience,
+        restore=restore,
+        min_delta=min_delta,
         raises=diverged == "raise",
     )
     groups = [Group(members.take(which), plan) for which in dealt]
@@ -279,8 +284,7 @@ def _collect(template: nn.Module, groups: Sequence[Group], seeds: tuple[int, ...
     """The ensemble that some groups became."""
     params, buffers = _weights(groups, final=True)
     watches = [group.watch for group in groups]
-    kept = [w.done | torch.isfinite(w.best) for w in watches]
-    steps = [torch.where(mask, w.steps, group.step) for mask, w, group in zip(kept, watches, groups)]
+    steps = [torch.where(w.settled(True), w.steps, group.step) for w, group in zip(watches, groups)]
     diverged = torch.cat([w.diverged for w in watches])
     return Ensemble(
         template,

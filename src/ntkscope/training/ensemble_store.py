@@ -124,6 +124,7 @@ def _described(members: Members, plan: Plan, moments: Sequence[int]) -> dict[str
     return told | {
         "seeds": list(members.seeds),
         "patience": plan.patience,
+        **({} if plan.restore and not plan.min_delta else {"restore": plan.restore, "min_delta": plan.min_delta}),
         "fast": plan.fast,
         "diverged": "raise" if plan.raises else "nan",
         "snapshots": tuple(moments),

@@ -69,7 +69,7 @@ class Group:
         self.updates = make_updates(settings, learning, members.lr, members.weight_decay)
         self.vectorised, self.notes = True, list[str]()
         ends = self.validation is not None or stop is not None or not plan.raises
-        self.watch = Watch(len(models), plan.patience, ends)
+        self.watch = Watch(len(models), plan.patience, ends, plan.restore, plan.min_delta)
         self.step, self.losses = 0, torch.full((len(models),), math.nan, device=self.device)
         self._starts = phase_starts(settings.phases, self.per_epoch)
         for phase in settings.phases:  # a selector that selects nothing is reported before anything is trained
@@ -307,7 +307,7 @@ class Group:
             watch.note_validation(found, self.params, self.buffers, self.step, self.losses)
         if stop is not None and self.step % (stop.every * self.per_epoch) == 0 and not bool(watch.done.all()):
             reached = watch.reached(stop, self._metrics(self._stop_data))
-            if self.validation is None:
+            if self.validation is None or not watch.restore:
                 watch.keep(reached, self.params, self.buffers, self.step)
             watch.end(reached, self.losses)
         self._check_validated()

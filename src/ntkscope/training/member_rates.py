@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Params, UsageError
+from ntkscope.core.arguments import number
 from ntkscope.training.optimizers import forget_state, load_optimizer_state, make_optimizer, optimizer_state
 from ntkscope.training.settings import Settings
 
@@ -42,17 +41,12 @@ def member_values(name: str, value: Any, members: int) -> tuple[float, ...] | No
         value = value.tolist()
     if isinstance(value, Set | Mapping):
         raise UsageError(f"got {name}={value!r}, which has no order; expected one number, or a list of one per member")
-    if isinstance(value, bool) or (isinstance(value, Real) and not math.isfinite(value)):
-        raise UsageError(f"got {name}={value!r}; expected a finite number, 0 or more, or a list of one per member")
     if isinstance(value, str) or not isinstance(value, Iterable):
         return None
-    values = list(value)
+    values = [number(one, f"{name}[{k}]", low=0) for k, one in enumerate(value)]
     if len(values) != members:
         raise UsageError(f"got {len(values)} values for {name}; expected one number, or {members}, one per member")
-    for number in values:
-        if isinstance(number, bool) or not isinstance(number, Real) or not 0 <= float(number) < math.inf:
-            raise UsageError(f"got {name} with {number!r} for a member; expected numbers, 0 or more")
-    return tuple(map(float, values))
+    return tuple(values)
 
 
 class Updates(ABC):

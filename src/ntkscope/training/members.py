@@ -22,6 +22,8 @@ class Plan:
     fast: bool = False
     capture: bool = True
     patience: int | None = None
+    restore: bool = True
+    min_delta: float = 0.0
     raises: bool = True
     """Whether a member whose loss is not finite is an error; otherwise its weights become NaN and the others train on."""
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -95,7 +95,7 @@ def search(
     settings: Settings | None = None,
     *,
     folds_count: int = 5,
-    score: str | Score = "accuracy",
+    score: Literal["accuracy", "loss"] | Score = "accuracy",
     larger_is_better: bool | None = None,
     vectorised: bool = False,
     progress: bool = False,
@@ -117,8 +117,6 @@ def search(
         )
     if "seed" in grid:
         raise UsageError("the grid has 'seed', and folds are compared on one; expected seed= beside the grid")
-    if score not in ("accuracy", "loss") and not callable(score):
-        raise UsageError(f"score={score!r}; expected 'accuracy', 'loss' or a function of (model, part)")
     if larger_is_better is None:
         if callable(score):
             raise UsageError("got a score function without larger_is_better; pass True or False")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ class Settings:
     seed: int = 0
     augment: Augment | None = None
     drop_last: bool = False
-    autocast: str | None = None
+    autocast: Annotated[str, tuple(AUTOCAST)] | None = None
     channels_last: bool = False
     weights: Weights = None
     device: torch.device | str | None = None
@@ -81,8 +81,6 @@ class Settings:
                 " steps= updates"
             )
         object.__setattr__(self, "device", as_device(self.device, auto=False))
-        if self.autocast is not None and self.autocast not in AUTOCAST:
-            raise UsageError(f"autocast={self.autocast!r}; expected None, {' or '.join(map(repr, AUTOCAST))}")
         # What a caller may use up or change later is copied; the rest is checked by making its canonical form.
         object.__setattr__(self, "optimizer_options", dict(self.optimizer_options or {}))
         object.__setattr__(self, "mode", as_mode(self.mode))

@@ -13,7 +13,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, Snapshot, UsageError, fingerprint
-from ntkscope.core.atomic import atomic_file
+from ntkscope.core.atomic import write_file
 from ntkscope.core.door import LARGEST_JSON, check_safetensors
 from ntkscope.core.schema import Mismatch, mapping, number, whole
 
@@ -84,8 +84,7 @@ def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str], *, store: st
     tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     header |= {} if store is None else {"store": store}
     header["checksum"] = _checksum(header, tensors)
-    with atomic_file(path, over=MARK) as handle:
-        handle.write(safetensors.torch.save(tensors, metadata=header))
+    write_file(path, safetensors.torch.save(tensors, metadata=header), over=MARK)
 
 
 def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> Snapshot:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import DataCorrupt, RecordError, Snapshot, StoreError
-from ntkscope.core.atomic import CHECKED, NEW, Over, atomic_file, is_ours, remove_leftovers
+from ntkscope.core.atomic import CHECKED, NEW, Over, is_ours, remove_leftovers, write_file
 from ntkscope.core.door import LARGEST_JSON, parse_json, read_bytes
 from ntkscope.core.identity import Answers
 from ntkscope.core.lock import FolderLock
@@ -181,8 +181,8 @@ class SnapshotStore(Mapping[int, Snapshot]):
         return document
 
     def _write(self, document: Mapping[str, Any], over: Over = CHECKED) -> None:
-        with atomic_file(self.folder / SETTINGS, over=over) as handle:
-            handle.write(json.dumps({**document, "checksum": _checksum(document)}, indent=1).encode() + b"\n")
+        text = json.dumps({**document, "checksum": _checksum(document)}, indent=1)
+        write_file(self.folder / SETTINGS, text.encode() + b"\n", over=over)
 
 
 def _checksum(document: Mapping[str, Any]) -> str:

@@ -22,8 +22,11 @@ class Watch:
     A member that ended is still computed along with the others, since they are one stack; its weights are those kept here.
     """
 
-    def __init__(self, members: int, patience: int | None, ends: bool) -> None:
+    def __init__(
+        self, members: int, patience: int | None, ends: bool, restore: bool = True, min_delta: float = 0.0
+    ) -> None:
         self.patience, self._ends = patience, ends  # whether anything but the last step can end a member
+        self.restore, self.min_delta = restore, min_delta
         self.done = torch.zeros(members, dtype=torch.bool)
         self.diverged = torch.zeros(members, dtype=torch.bool)
         self.steps = torch.zeros(members, dtype=torch.int64)  # updates that led to the weights kept
@@ -55,12 +58,16 @@ class Watch:
         self, found: Float64[Tensor, " k"], params: Params, buffers: Params, step: int, losses: Tensor
     ) -> None:
         """Keep the weights of members that are better than ever; end those that were not for `patience` epochs."""
-        better = (found < self.best) & ~self.done
-        self.keep(better, params, buffers, step)
+        better = (found < self.best - self.min_delta) & ~self.done
+        if self.restore:
+            self.keep(better, params, buffers, step)
         self.best[better] = found[better]
         self.since = torch.where(better, 0, self.since + 1)
         if self.patience is not None:
-            self.end((self.since >= self.patience) & ~self.done, losses)
+            ended = (self.since >= self.patience) & ~self.done
+            if not self.restore:
+                self.keep(ended, params, buffers, step)
+            self.end(ended, losses)
 
     def without_best(self, last: bool) -> Bool[Tensor, " k"]:
         """The members that ended (all of them at the `last` step) and whose validation loss was finite after no epoch."""
@@ -86,9 +93,13 @@ class Watch:
         self.done |= which
         self.best[which] = math.nan
 
+    def settled(self, final: bool) -> Bool[Tensor, " k"]:
+        """The members whose weights are those kept here."""
+        return self.done | (torch.isfinite(self.best) & final & self.restore)
+
     def shown(self, params: Params, buffers: Params, final: bool) -> tuple[Params, Params]:
         """Copies of the members' weights: those kept of members that ended and, at the end, of members that were validated."""
-        which = self.done | (torch.isfinite(self.best) & final)
+        which = self.settled(final)
         chosen = []
         for kept, now in ((self.params, params), (self.buffers, buffers)):
             copies = {name: tensor.detach().clone() for name, tensor in now.items()}

@@ -55,14 +55,23 @@ def _mean(values: Sequence[Any]) -> str:
 def _of_cosines(asked: Asked, shown: Callable[[Cosines], dict[str, Any]], leg: str, note: str = "") -> Read:
     @needs(leg)
     def read(config: Any, record: Record) -> Reading:
-        row = record.metrics[leg]
+        row, said = _by_authors(record, leg)
         found = Most(asked(row["cosines"]))
         measured = {**found.told(), **shown(row["cosines"]), "network's R²": mean_of(row["network"]["fit"], R2)}
         measured |= {**_jumps(row), "silence": silence(row["half"])}
-        words = "; ".join(word for word in (note, beside(row, asked)) if word)
+        if said:
+            own = Most(asked(record.metrics[leg]["cosines"]))
+            said += f" by those of this experiment {own.true} of {own.seeds}"
+        words = "; ".join(word for word in (note, said, beside(row, asked)) if word)
         return Reading(measured, found.holds, words, seeds=found.seeds)
 
     return read
+
+
+def _by_authors(record: Record, leg: str) -> tuple[Mapping[str, Any], str]:
+    """What was measured by the authors' own settings, if it was, with a word on it."""
+    found = record.metrics.get(f"authors/{leg}")
+    return (record.metrics[leg], "") if found is None else (found, "judged by the settings of the public code;")
 
 
 def _jumps(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +194,7 @@ def _slow(config: Any, record: Record) -> Reading:
     needs=["d12-correlated"],
 )
 def _first_epoch(config: Any, record: Record) -> Reading:
-    row = record.metrics["d12-correlated"]
+    row, said = _by_authors(record, "d12-correlated")
     mean, correlation = row["cosines"]["mean"], row["machine"]["correlation"]
     cosines = [at(mean, when) for when in (0, 1, END)]
     moved = [None if three is None else abs(three[1] - three[0]) > abs(three[2] - three[1]) for three in each(*cosines)]
@@ -203,8 +212,8 @@ def _first_epoch(config: Any, record: Record) -> Reading:
         **_jumps(row),
         "silence": silence(row["half"]),
     }
-    note = (
-        "the correlation of two nearly constant functions is that of what little they vary; where either varies by less than"
+    note = said + (
+        " the correlation of two nearly constant functions is that of what little they vary; where either varies by less than"
         " a thousandth of the targets it is undefined and the seed does not count"
     )
     return Reading(measured, found.holds, note, seeds=found.seeds)

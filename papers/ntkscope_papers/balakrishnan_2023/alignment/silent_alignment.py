@@ -20,7 +20,7 @@ from ntkscope_papers.balakrishnan_2023.alignment import claims
 from ntkscope_papers.balakrishnan_2023.alignment.figures import array_name, draw
 from ntkscope_papers.balakrishnan_2023.alignment.path import Path, follow
 from ntkscope_papers.balakrishnan_2023.alignment.summary import summary
-from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Task
+from ntkscope_papers.balakrishnan_2023.alignment.tasks import BY_AUTHORS, TASKS, Task
 from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
@@ -91,7 +91,14 @@ class SilentAlignment(Experiment):
     }
 
     def measure(self, run: Run) -> None:
-        legs = [Leg(one.name, partial(leg, self, run.record, one, run.root, run.seed, run.device)) for one in TASKS]
+        legs = [
+            Leg(
+                one.name,
+                partial(leg, self, run.record, one, run.root, run.seed, run.device),
+                optional=one in BY_AUTHORS,
+            )
+            for one in (*TASKS, *BY_AUTHORS)
+        ]
         run_legs(run.record, legs, self.legs, progress=run.progress)
 
     def draw(self, record: Record) -> Mapping[str, Any]:

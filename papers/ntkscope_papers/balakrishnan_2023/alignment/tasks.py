@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ntkscope import data, models
 from ntkscope.core import Part, Split, UsageError
 from ntkscope.data.subsets import stratified
+from ntkscope_papers.balakrishnan_2023.polynomials.networks import network as hidden_network
 from ntkscope_papers.shared.images import load_images
 
 PARTS = ("train", "validation", "test")
@@ -21,13 +22,15 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A hidden polynomial. `fitted`: whether kernel machines are fitted on the way; `shown`: the epoch of its figures."""
+    """A hidden polynomial. `fitted`: whether kernel machines are fitted on the way; `shown`: the epoch of its figures.
+    `authors`: width and weight decay of the report's public code, with its start and its last weights, not the best ones."""
 
     name: str
     degree: int
     correlated: bool = False
     fitted: bool = True
     shown: int = 1
+    authors: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ STARTS = ("small", "standard")
 PICTURES = ("mnist", "cifar10")
 IMAGES = tuple(Images(name, start) for name in PICTURES for start in STARTS)
 TASKS: tuple[Task, ...] = (*POLYNOMIALS, *IMAGES)
+BY_AUTHORS = (  # github.com/Bala-A87/UGRC, Code/configs/nn/hidden-func-poly
+    Polynomial("authors/d8", 8, authors=(256, 10.0)),
+    Polynomial("authors/d12-correlated", 12, correlated=True, authors=(128, 10.0)),
+)
 
 
 def task(name: str) -> Task:
@@ -65,7 +72,7 @@ def task(name: str) -> Task:
     >>> task("d7").shown, task("mnist/small").start
     (2, 'small')
     """
-    for one in TASKS:
+    for one in (*TASKS, *BY_AUTHORS):
         if one.name == name:
             return one
     raise UsageError(f"got task {name!r}; expected one of {', '.join(one.name for one in TASKS)}")
@@ -124,6 +131,8 @@ def pictures(config: Any, one: Images, root: str | None) -> Split:
 def network(config: Any, one: Task, dimension: int, seed: int) -> nn.Module:
     """One hidden ReLU layer with PyTorch's own start; "small": weights N(0, `config.small`² / fan-in) and no biases."""
     small = isinstance(one, Images) and one.start == "small"
+    if isinstance(one, Polynomial) and one.authors is not None:
+        return hidden_network(dimension, one.authors[0], seed, mirrored=True)
     return models.build(
         "mlp",
         in_features=dimension,
@@ -138,7 +147,9 @@ def network(config: Any, one: Task, dimension: int, seed: int) -> nn.Module:
 def recipe(config: Any, one: Task) -> dict[str, Any]:
     """The settings of `fit_ensemble`: AdaDelta on the absolute error for polynomials, SGD on the squared one for images."""
     images = isinstance(one, Images)
+    decay = one.authors[1] if isinstance(one, Polynomial) and one.authors else None
     return {
+        **({} if decay is None else {"weight_decay": decay, "restore": False, "min_delta": 1e-4}),
         "optimizer": "sgd" if images else "adadelta",
         "loss": "mse" if images else "l1",
         "batch_size": config.batch,
@@ -149,7 +160,9 @@ def recipe(config: Any, one: Task) -> dict[str, Any]:
 
 def rates(config: Any, one: Task) -> tuple[float, ...]:
     """Learning rates; networks of the first are judged, the others stand beside them."""
-    return (config.image_lr,) if isinstance(one, Images) else tuple(config.rates)
+    if isinstance(one, Images):
+        return (config.image_lr,)
+    return tuple(config.rates if one.authors is None else config.rates[:1])
 
 
 def stacked(splits: Sequence[Split], part: str, what: str, device: torch.device) -> Float64[Tensor, "k n ..."]:

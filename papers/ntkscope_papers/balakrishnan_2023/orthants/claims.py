@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from ntkscope.core import Record
 from ntkscope.measures.uncertainty import standard_error
-from ntkscope_papers.balakrishnan_2023.orthants.data import radii_probed
+from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, radii_probed
 from ntkscope_papers.balakrishnan_2023.orthants.published import PUBLISHED as PUBLISHED
 from ntkscope_papers.balakrishnan_2023.orthants.readings import (
     BESIDE,
@@ -81,6 +81,10 @@ def _network(depth: int) -> Read:
 
 def _settings(record: Record, depth: int) -> str:
     """What the grid chose."""
+    if authors := record.metrics.get(f"{AUTHORS}/{depth}"):
+        told = ", ".join(f"{name} {value:g}" for name, value in authors["chosen"].items())
+        own = np.mean([row["empty"] for row in record.metrics[f"networks/{depth}"]["networks"]])
+        return f"; by the settings of the public code: {told} (by our grid's, empty {own:.3f})"
     grid = record.metrics.get(f"grid/{depth}")
     return "" if grid is None else "; chosen: " + ", ".join(f"{name} {value:g}" for name, value in grid["best"].items())
 

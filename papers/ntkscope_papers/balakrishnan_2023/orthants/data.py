@@ -17,6 +17,7 @@ from ntkscope.data.orthant_shells import neighbours, orthant_signs
 CENTRE, RADII = 4.0, (1.0, 2.0)
 FAR = 3  # signs in which a distant orthant differs at least
 ARMS = ("plain", "near", "far")
+AUTHORS = "authors"  # an arm with plain labels, trained by the settings of the report's public code
 SHARE = 0.2  # of the training items, held out for validation
 
 
@@ -35,7 +36,7 @@ def shells(config: Any, seed: int, **options: Any) -> Split:
 def arm_data(config: Any, seed: int, arm: str) -> Split:
     """The data of one seed with the labels of some orthants exchanged: none, the empty one's neighbours, or distant ones."""
     split = shells(config, seed)
-    if arm == "plain":
+    if arm in ("plain", AUTHORS):
         return split
     return shells(config, seed, swapped=swapped_orthants(arm, empty_orthant(split), config.dimension, seed))
 

@@ -15,6 +15,7 @@ from ntkscope_papers.balakrishnan_2023.orthants.machines import READINGS
 from ntkscope_papers.balakrishnan_2023.orthants.readings import (
     COLUMNS,
     SHOWN,
+    array_of,
     machine_curves,
     machines_of,
     matches_of,
@@ -36,7 +37,7 @@ def draw(record: Record) -> dict[str, Any]:
     if depths:
         found["table1"] = table_1(record, depths)
         found["table2"] = table_2(record, depths)
-    drawn = [depth for depth in depths if f"profile-{depth}" in record.arrays]
+    drawn = [depth for depth in depths if array_of(record, f"profile-{depth}") in record.arrays]
     if drawn:
         found["profiles"] = profiles(record, drawn)
     for depth in drawn:
@@ -145,7 +146,7 @@ def profiles(record: Record, depths: list[int]) -> Any:
     figure, axes = drawing.canvas(1, len(depths), width=3.4)
     radii, shades = radii_probed().numpy(), colormaps["viridis"]
     for axis, depth in zip(axes, depths):
-        mean = np.asarray(record.arrays[f"profile-{depth}"], dtype=np.float64).mean(0)
+        mean = np.asarray(record.arrays[array_of(record, f"profile-{depth}")], dtype=np.float64).mean(0)
         far = np.bitwise_count(np.arange(len(mean)))
         for k in range(int(far.max()) + 1):
             shade = "#c0504d" if k == 0 else shades(0.9 * k / far.max())

@@ -29,6 +29,7 @@ from ntkscope_papers.balakrishnan_2023.orthants.machines import LINEAR_SVC, Choi
 from ntkscope_papers.balakrishnan_2023.orthants.machines import READINGS as OUTPUTS
 from ntkscope_papers.balakrishnan_2023.orthants.measures import accuracy_by_orthant, folding, radial_scores
 from ntkscope_papers.balakrishnan_2023.orthants.networks import (
+    SMALL,
     OrthantNetworks,
     Run,
     grid_key,
@@ -63,26 +64,7 @@ class FoldOrCopy(OrthantNetworks):
     costs: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
     choice_per_class: int = 20
 
-    smoke = {
-        "dimension": 4,
-        "per_class": 20,
-        "test_per_class": 10,
-        "depths": (1, 3),
-        "widths": (8, 16),
-        "rates": (1e-3, 1e-2),
-        "decays": (0.0,),
-        "folds": 2,
-        "grid_epochs": 1,
-        "epochs": 8,
-        "patience": 3,
-        "seeds": 2,
-        "directions": 4,
-        "kernel_seeds": 1,
-        "kernel_per_class": 10,
-        "costs": (1e-2, 1.0, 1e2),
-        "choice_per_class": 10,
-        "memory": "1GiB",
-    }
+    smoke = {**SMALL, "kernel_per_class": 10}
 
     def measure(self, run: framework.Run) -> None:
         run_legs(run.record, legs(Run(self, run.record, run.seed, run.device)), self.legs, progress=run.progress)

@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, UsageError, derive_seed
 from ntkscope.models._weights import read_weights, save_tensors
-from ntkscope_papers.balakrishnan_2023.orthants.data import SHARE, arm_data, held_out, shells
+from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, SHARE, arm_data, held_out, shells
 from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import showing
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.shared.networks import keep_mark, mark_of_weights, refuse_another, weights_file
 
+# Width, rate and weight decay by depth, as the grid of the public code chose them after 10 epochs (github.com/Bala-A87/UGRC,
+# Code/logs/orthants-final; that of depth 1 does not say)
+CHOSEN = {2: (32, 1e-3, 1e-4), 3: (64, 1e-3, 0.0), 4: (32, 1e-3, 0.0), 5: (128, 1e-4, 0.0)}
 ELSEWHERE = ("legs", "networks_from", "memory")  # settings that say what a call computes and where, not which networks
 
 
@@ -50,14 +53,36 @@ class OrthantNetworks(Experiment):
     networks_from: str = ""
 
 
+SMALL: Mapping[str, Any] = {
+    "dimension": 4,
+    "per_class": 20,
+    "test_per_class": 10,
+    "depths": (1, 3),
+    "widths": (8, 16),
+    "rates": (1e-3, 1e-2),
+    "decays": (0.0,),
+    "folds": 2,
+    "grid_epochs": 1,
+    "epochs": 8,
+    "patience": 3,
+    "seeds": 2,
+    "directions": 4,
+    "kernel_seeds": 1,
+    "costs": (1e-2, 1.0, 1e2),
+    "choice_per_class": 10,
+    "memory": "1GiB",
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a leg needs besides its own name."""
+    """What a leg needs besides its own name. `arm`: "plain", or "authors" for networks by the settings of the public code."""
 
     config: Any
     record: Record
     seed: int
     device: torch.device
+    arm: str = "plain"
 
     @property
     def seeds(self) -> range:
@@ -103,7 +128,9 @@ def grid_key(depth: int) -> str:
 
 
 def chosen(run: Run, depth: int) -> Mapping[str, Any]:
-    """The settings that the grid chose for a depth."""
+    """The settings that the grid, or that of the authors, chose for a depth."""
+    if run.arm == AUTHORS:
+        return dict(zip(("width", "lr", "weight_decay"), CHOSEN[depth]))
     found: Mapping[str, Any] = once(run.record, grid_key(depth), partial(grid_leg, run, depth))["chosen"]
     return found
 
@@ -132,7 +159,8 @@ def training_key(arm: str, depth: int) -> str:
 def fit_all(
     run: Run, depth: int, parts: Sequence[Part], seeds: Sequence[int], *, epochs: int, patience: int, store: Path | None
 ) -> training.Ensemble:
-    """One network per part, each on its own items but a held-out fifth, as it was at its lowest loss on that."""
+    """One network per part, each on its own items but a held-out fifth, as it was at its lowest loss on that, or by the
+    authors' settings as it was when it ended."""
     config, settings = run.config, chosen(run, depth)
     pairs = [held_out(part, SHARE, seed) for part, seed in zip(parts, seeds)]
     return training.fit_ensemble(
@@ -141,6 +169,8 @@ def fit_all(
         seeds=list(seeds),
         validation=[held for _, held in pairs],
         patience=patience,
+        restore=run.arm != AUTHORS,
+        min_delta=1e-4 if run.arm == AUTHORS else 0.0,
         store=store,
         optimizer="adam",
         loss="bce",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.kernels import kernel
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import implied_counts, recovered_counts
 from ntkscope_papers.balakrishnan_2023.orthants.claims import PUBLISHED, READINGS
-from ntkscope_papers.balakrishnan_2023.orthants.data import SHARE, distances_from, empty_orthant, shells
+from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, SHARE, distances_from, empty_orthant, shells
 from ntkscope_papers.balakrishnan_2023.orthants.figures import draw
 from ntkscope_papers.balakrishnan_2023.orthants.machines import (
     LINEAR_SVC,
@@ -46,9 +46,12 @@ from ntkscope_papers.balakrishnan_2023.orthants.measures import (
     radial_scores,
 )
 from ntkscope_papers.balakrishnan_2023.orthants.networks import (
+    CHOSEN,
+    SMALL,
     OrthantNetworks,
     Run,
     build,
+    chosen,
     fit_all,
     fresh,
     grid_key,
@@ -90,28 +93,8 @@ class OrthantSymmetry(OrthantNetworks):
     choice_per_class: int = 20
 
     smoke = {
-        "dimension": 4,
-        "per_class": 20,
-        "test_per_class": 10,
-        "depths": (1, 3),
-        "widths": (8, 16),
-        "rates": (1e-3, 1e-2),
-        "decays": (0.0,),
-        "folds": 2,
-        "grid_epochs": 1,
-        "epochs": 8,
-        "patience": 3,
-        "seeds": 2,
-        "directions": 4,
-        "empties": (8,),
-        "sparse": (4,),
-        "coverage_steps": 40,
-        "coverage_patience": 20,
-        "kernel_seeds": 1,
-        "costs": (1e-2, 1.0, 1e2),
-        "gammas": (10.0,),
-        "choice_per_class": 10,
-        "memory": "1GiB",
+        **SMALL,
+        **{"empties": (8,), "sparse": (4,), "coverage_steps": 40, "coverage_patience": 20, "gammas": (10.0,)},
     }
 
     def measure(self, run: framework.Run) -> None:
@@ -191,7 +174,7 @@ def measured_networks(run: Run, depth: int) -> dict[str, Any]:
     """All seeds of one depth: accuracies by orthant, matches before and after training, radial profiles, folding."""
     config = run.config
     orthants = 2**config.dimension
-    trained, untrained = networks(run, depth, ("plain",))["plain"], fresh(run, depth)
+    trained, untrained = networks(run, depth, (run.arm,))[run.arm], fresh(run, depth)
     rows: list[dict[str, Any]] = []
     accuracies, profiles = [], []
     for seed, model, before in zip(run.seeds, trained, untrained):
@@ -211,9 +194,14 @@ def measured_networks(run: Run, depth: int) -> dict[str, Any]:
                 "folding": folding(scores, radii, empty),
             }
         )
-    run.record.array(f"accuracy-{depth}", np.stack(accuracies).astype(np.float32))
-    run.record.array(f"profile-{depth}", np.stack(profiles).astype(np.float32))
-    return {"networks": rows}
+    run.record.array(f"{_prefix(run)}accuracy-{depth}", np.stack(accuracies).astype(np.float32))
+    run.record.array(f"{_prefix(run)}profile-{depth}", np.stack(profiles).astype(np.float32))
+    return {"networks": rows, **({"chosen": chosen(run, depth)} if _prefix(run) else {})}
+
+
+def _prefix(run: Run) -> str:
+    """Of the names of arrays."""
+    return "" if run.arm == "plain" else f"{run.arm}-"
 
 
 def _from_empty(values: np.ndarray, empty: int) -> np.ndarray:
@@ -283,14 +271,14 @@ def tangent_machine(run: Run, depth: int, seed: int, how: Mapping[str, str]) -> 
     """Both readings of one network's tangent kernel, at all training items, and the network's own accuracies: trained again,
     it may be another one."""
     config, split = run.config, shells(run.config, seed)
-    model = networks(run, depth, ("plain",))["plain"][seed - run.seed]
+    model = networks(run, depth, (run.arm,))[run.arm][seed - run.seed]
     tangent = TangentMachines(model, split.train, config.memory)
     own = accuracy_by_orthant(logits(model, split.test.x), split.test, 2**config.dimension)
     found: dict[str, Any] = {"certificate": _certified(tangent), "network": parted(own, empty_orthant(split))}
     loss = "" if how == LINEAR_SVC else f"-{how['loss']}"
     for reading in OUTPUTS:
         machine = tangent.machine(reading, _choice(config, seed), dict(how))
-        array = f"share-{reading}{loss}-{depth}-{seed}"
+        array = f"{_prefix(run)}share-{reading}{loss}-{depth}-{seed}"
         found[reading] = scored(run, seed, machine, tangent.scores(reading, machine), array)
     found["slopes"] = _quantiles(tangent.slopes("probability", tangent.x))
     return found
@@ -310,7 +298,7 @@ def _quantiles(slopes: Tensor) -> dict[str, float]:
 
 
 def legs(run: Run) -> list[Leg]:
-    config = run.config
+    config, authors = run.config, replace(run, arm=AUTHORS)
     found = [
         Leg("arithmetic", arithmetic),
         Leg("data", partial(generated, run)),
@@ -329,10 +317,12 @@ def legs(run: Run) -> list[Leg]:
         for name in ("linear", "rbf")
         for seed in seeds
     ]
-    for kind, how in (("ntk", LINEAR_SVC), ("ntk-hinge", SVC)):
+    known = [depth for depth in config.depths if depth in CHOSEN]
+    found += [Leg(f"{AUTHORS}/{d}", partial(measured_networks, authors, d), optional=True) for d in known]
+    for kind, one, how in (("ntk", run, LINEAR_SVC), ("ntk-hinge", run, SVC), (AUTHORS, authors, LINEAR_SVC)):
         found += [
-            Leg(f"svm/{kind}/{depth}/{seed}", partial(tangent_machine, run, depth, seed, how), optional=kind != "ntk")
-            for depth in config.depths
+            Leg(f"svm/{kind}/{depth}/{seed}", partial(tangent_machine, one, depth, seed, how), optional=kind != "ntk")
+            for depth in (known if one is authors else config.depths)
             for seed in seeds
         ]
     return found

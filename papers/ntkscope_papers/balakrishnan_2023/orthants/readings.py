@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record, numpy_generator
-from ntkscope_papers.balakrishnan_2023.orthants.data import radii_probed
+from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, radii_probed
 from ntkscope_papers.framework.intervals import SHARE, interval, short
 from ntkscope_papers.framework.results import under
 
@@ -20,8 +20,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def networks_of(record: Record, depth: int) -> Rows:
-    """The networks of a depth, one row per seed; none if they were not measured."""
-    found = record.metrics.get(f"networks/{depth}")
+    """The networks of a depth, one row per seed, by the authors' settings if those were run; none if they were not measured."""
+    found = record.metrics.get(f"{AUTHORS}/{depth}", record.metrics.get(f"networks/{depth}"))
     rows: Rows = () if found is None else found["networks"]
     return rows
 
@@ -32,14 +32,21 @@ def machines_of(record: Record, name: str) -> dict[int, Mapping[str, Any]]:
 
 
 def tangent_of(record: Record, depth: int, reading: str, kind: str = "ntk") -> dict[int, Mapping[str, Any]]:
-    return {seed: row[reading] for seed, row in machines_of(record, f"{kind}/{depth}").items()}
+    return {seed: row[reading] for seed, row in _tangents(record, depth, kind).items()}
+
+
+def _tangents(record: Record, depth: int, kind: str = "ntk") -> dict[int, Mapping[str, Any]]:
+    """Those of the authors' networks, if they were fitted."""
+    return (machines_of(record, f"{AUTHORS}/{depth}") if kind == "ntk" else {}) or machines_of(
+        record, f"{kind}/{depth}"
+    )
 
 
 def networks_fitted(record: Record, depth: int) -> dict[int, Mapping[str, Any]]:
     """The networks whose tangent machines were fitted, by seed; of records whose machines do not name theirs, those of the
     same seed."""
     by_seed = {row["seed"]: row for row in networks_of(record, depth)}
-    found = {seed: row.get("network", by_seed.get(seed)) for seed, row in machines_of(record, f"ntk/{depth}").items()}
+    found = {seed: row.get("network", by_seed.get(seed)) for seed, row in _tangents(record, depth).items()}
     return {seed: row for seed, row in found.items() if row is not None}
 
 
@@ -74,21 +81,27 @@ def shown_orthants(orthants: int, seed: int) -> tuple[int, int, int]:
     return 0, int(random.choice(np.flatnonzero(far == 1))), int(random.choice(np.flatnonzero(far > 1)))
 
 
+def array_of(record: Record, name: str) -> str:
+    """The array of this name, or its like of the authors' networks."""
+    return f"{AUTHORS}-{name}" if f"{AUTHORS}-{name}" in record.arrays else name
+
+
 def network_curves(record: Record, depth: int = 3) -> np.ndarray | None:
     """Probabilities (seeds, three orthants, radii) of the networks."""
-    rows = networks_of(record, depth)
-    if not rows or f"profile-{depth}" not in record.arrays:
+    rows, name = networks_of(record, depth), array_of(record, f"profile-{depth}")
+    if not rows or name not in record.arrays:
         return None
-    profiles = np.asarray(record.arrays[f"profile-{depth}"], dtype=np.float64)
+    profiles = np.asarray(record.arrays[name], dtype=np.float64)
     return np.stack([p[list(shown_orthants(len(p), row["seed"]))] for p, row in zip(profiles, rows)])
 
 
 def machine_curves(record: Record, reading: str, depth: int = 3) -> np.ndarray | None:
     """Shares of class 1 (seeds, three orthants, radii) of the tangent machines."""
-    seeds = [s for s in tangent_of(record, depth, reading) if f"share-{reading}-{depth}-{s}" in record.arrays]
+    names = {s: array_of(record, f"share-{reading}-{depth}-{s}") for s in tangent_of(record, depth, reading)}
+    seeds = [s for s, name in names.items() if name in record.arrays]
     if not seeds:
         return None
-    shares = [np.asarray(record.arrays[f"share-{reading}-{depth}-{seed}"], dtype=np.float64) for seed in seeds]
+    shares = [np.asarray(record.arrays[names[seed]], dtype=np.float64) for seed in seeds]
     return np.stack([share[list(shown_orthants(len(share), seed))] for share, seed in zip(shares, seeds)])
 
 

@@ -18,6 +18,10 @@ from ntkscope_papers.framework.experiment import Experiment
 PARTS = ("train", "validation", "test")
 KINDS = ("isotropic", "correlated", "direct")
 BOUND = 2.0  # the largest |v|
+AUTHORS = "authors"  # in place of the kind of targets: raw ones, and all settings as in the report's public code
+# Width and weight decay, at rate 1, of independent coordinates by degree, as the grid of that code chose them after 20 epochs
+# (github.com/Bala-A87/UGRC, Code/configs/nn/hidden-func-poly)
+CHOSEN = {3: (512, 0.0), 4: (256, 1e-4), 5: (256, 1e-4), 6: (512, 0.0), 7: (512, 1e-3), 8: (256, 10.0), 9: (128, 100.0)}
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ FREE = ("seeds", "kernel_seeds", "memory")
 @dataclass(frozen=True)
 class Task:
     """What a network learns: inputs of a kind ("direct": v itself), the degree, and whether targets are divided by their
-    standard deviation ("unit") or not ("raw")."""
+    standard deviation ("unit") or not ("raw", "authors")."""
 
     kind: str
     degree: int

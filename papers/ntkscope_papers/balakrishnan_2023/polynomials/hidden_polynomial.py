@@ -14,12 +14,23 @@ from ntkscope.core import Record, UsageError
 from ntkscope.kernels import Tangent
 from ntkscope_papers.balakrishnan_2023.polynomials import claims
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Learned, learn
-from ntkscope_papers.balakrishnan_2023.polynomials.data import FREE, PARTS, SMALL, Draw, Inputs, PolynomialRuns, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.data import (
+    AUTHORS,
+    CHOSEN,
+    FREE,
+    PARTS,
+    SMALL,
+    Draw,
+    Inputs,
+    PolynomialRuns,
+    Task,
+)
 from ntkscope_papers.balakrishnan_2023.polynomials.figures import draw
 from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities
 from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     Chosen,
     Problem,
+    by_authors,
     everything,
     fit_on_all,
     tangent_kernel,
@@ -45,6 +56,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     Results,
     array_name,
     damian_key,
+    group_of,
     kernels_key,
     networks_key,
     tasks_of,
@@ -108,8 +120,10 @@ class Run:
 
     def trained(self, group: str, width: int, rate: float) -> Trained:
         """The networks of a group, trained if they are not in the record's folder."""
-        recipe = Recipe(width, rate, self.config.follow)
-        return self._stored(networks_key(group, width, rate), tasks_of(self.config, group), recipe)
+        tasks = tasks_of(self.config, group)
+        decay = CHOSEN[tasks[0].degree][1] if tasks[0].target == AUTHORS else None
+        recipe = Recipe(width, rate, self.config.follow, decay=decay)
+        return self._stored(networks_key(group, width, rate), tasks, recipe)
 
     def symmetric(self) -> Trained:
         """Networks on noisy isotropic data from a symmetric start."""
@@ -161,7 +175,8 @@ def machines(run: Run, task: Task) -> dict[str, Any]:
     if missing := results.missing([task]):
         raise UsageError(f"{kernels_key(task)} needs the networks of every width: {not_run(NAME, missing)}")
     width, rate = results.chosen(task)
-    found, place = run.trained("hidden", width, rate), tasks_of(config, "hidden").index(task)
+    group = group_of(task)
+    found, place = run.trained(group, width, rate), tasks_of(config, group).index(task)
     rows: dict[str, list[dict[str, float]]] = {}
     for s in range(config.kernel_seeds):
         drawn, member = run.inputs.draw(task.kind, s), place * config.seeds + s
@@ -170,8 +185,11 @@ def machines(run: Run, task: Task) -> dict[str, Any]:
         x = everything(drawn.x, run.device)
         tangent = run.tangent(width)
         found.member(member, tangent.model)
-        ntk = with_tangent_kernel(tangent_kernel(tangent, x), problem, config)
-        rbf, gamma = with_gaussian_kernel(x, problem, config)
+        if task.target == AUTHORS:
+            ntk, rbf, gamma = by_authors(tangent, x, problem, config)
+        else:
+            ntk = with_tangent_kernel(tangent_kernel(tangent, x), problem, config)
+            rbf, gamma = with_gaussian_kernel(x, problem, config)
         for kernel, machines_of in (("ntk", ntk), ("rbf", rbf)):
             for loss, machine in machines_of.items():
                 extra = {"gamma": gamma} if kernel == "rbf" else {}
@@ -257,6 +275,10 @@ def legs(run: Run) -> list[Leg]:
         for rate in config.rates
     ]
     found += [Leg(kernels_key(task), partial(machines, run, task)) for task in tasks_of(config, "hidden")]
+    for task in (Task("isotropic", degree, AUTHORS) for degree in config.isotropic):
+        setting = group_of(task), CHOSEN[task.degree][0], 1.0
+        found.append(Leg(networks_key(*setting), partial(networks, run, *setting), optional=True))
+        found.append(Leg(kernels_key(task), partial(machines, run, task), optional=True))
     found.append(Leg(SYMMETRIC, partial(symmetric_networks, run)))
     tasks = damian_tasks(config)
     found += [Leg(damian_key(task.degree), partial(damian, run, i, task)) for i, task in enumerate(tasks)]

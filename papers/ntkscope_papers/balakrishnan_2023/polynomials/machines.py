@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,10 +59,10 @@ def everything(x: Mapping[str, Tensor], device: torch.device) -> Float64[Tensor,
     return torch.cat([x[name] for name in PARTS]).to(device, torch.float64)
 
 
-def tangent_kernel(tangent: Tangent, x: Float64[Tensor, "n d"]) -> Float64[Tensor, "n n"]:
-    """The NTK of a network with one output, divided by its mean diagonal."""
+def tangent_kernel(tangent: Tangent, x: Float64[Tensor, "n d"], scaled: bool = True) -> Float64[Tensor, "n n"]:
+    """The NTK of a network with one output, divided by its mean diagonal unless it is to stay as it is."""
     gram = tangent.kernel("entk", x).dense()
-    return gram / gram.diagonal().mean()
+    return gram / gram.diagonal().mean() if scaled else gram
 
 
 def fitted_machine(
@@ -141,11 +141,16 @@ def with_tangent_kernel(
 
 
 def with_gaussian_kernel(
-    x: Float[Tensor, "n d"], problem: Problem, config: PolynomialRuns, losses: Sequence[str] = LOSSES
+    x: Float[Tensor, "n d"],
+    problem: Problem,
+    config: PolynomialRuns,
+    losses: Sequence[str] = LOSSES,
+    raw: Sequence[float] | None = None,
 ) -> tuple[dict[str, Chosen], float]:
     """A machine for each loss, with the width that suits ridge regression best, and its gamma in units of 1 / (d var x).
 
-    One width for all losses: choosing it by ridge regression costs one small factorisation per width and C.
+    One width for all losses: choosing it by ridge regression costs one small factorisation per width and C. `raw`: gammas as
+    they are, and scikit-learn's "scale", in place of the configuration's.
     """
     squares = squared_distances(x, x)
     unit = 1 / (x.shape[1] * float(x[problem.rows["train"]].var(correction=0)))
@@ -153,7 +158,18 @@ def with_gaussian_kernel(
     def kernel(gamma: float) -> Tensor:
         return Radial("gaussian", (2 * gamma * unit) ** -0.5).values(squares)
 
-    errors = [choose_strength(kernel(gamma), problem, "ridge", config, "free")[1] for gamma in config.gammas]
-    best = config.gammas[int(np.argmin(errors))]
+    gammas = config.gammas if raw is None else (1.0, *(gamma / unit for gamma in raw))
+    errors = [choose_strength(kernel(gamma), problem, "ridge", config, "free")[1] for gamma in gammas]
+    best = gammas[int(np.argmin(errors))]
     K = kernel(best)
     return {loss: fit_on_all(K, problem, loss, config, "free") for loss in losses}, best
+
+
+def by_authors(
+    tangent: Tangent, x: Float64[Tensor, "n d"], problem: Problem, config: PolynomialRuns
+) -> tuple[dict[str, Chosen], dict[str, Chosen], float]:
+    """Both SVRs as in the public code: its grids, no scale of the NTK, ε = 0 with that and 0.1 with the Gaussian kernel."""
+    config = replace(config, C=tuple(10.0**k for k in range(-4, 3)), epsilon=0.0)
+    ntk = with_tangent_kernel(tangent_kernel(tangent, x, scaled=False), problem, config, ("svr",))
+    powers = [10.0**k for k in range(-4, 5)]
+    return ntk, *with_gaussian_kernel(x, problem, replace(config, epsilon=0.1), ("svr",), powers)

@@ -29,15 +29,22 @@ CURVES = "curves."  # what a file holds besides weights begins with this
 OPTIMIZER, LOSS = "adadelta", "l1"
 
 
-def network(features: int, width: int, seed: int, *, symmetric: bool = False) -> nn.Module:
-    """One hidden ReLU layer, PyTorch's own start; `symmetric`: units in pairs with opposite readouts."""
-    return models.build("mlp", in_features=features, widths=[width], symmetric=symmetric, seed=seed)
+def network(features: int, width: int, seed: int, *, symmetric: bool = False, mirrored: bool = False) -> nn.Module:
+    """One hidden ReLU layer, PyTorch's own start; `symmetric`: units in pairs with opposite readouts; `mirrored`: units in
+    pairs with opposite weights and biases, readouts as they are."""
+    model = models.build("mlp", in_features=features, widths=[width], symmetric=symmetric, seed=seed)
+    with torch.no_grad():
+        for name in (FIRST, BIAS) if mirrored else ():
+            one = model.get_parameter(name)
+            one[width // 2 :] = -one[: width // 2]
+    return model
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How networks are made and trained: `follow` first epochs have their alignment measured; labels with `noise`, ±; units in
-    pairs (`symmetric`); and which layers learn when (`mode`)."""
+    pairs (`symmetric`); which layers learn when (`mode`); and with `decay`, of the weights, the rest of the public code: units
+    with opposite weights at the start, and the weights of the last epoch, not of the best."""
 
     width: int
     rate: float = 1.0
@@ -45,6 +52,7 @@ class Recipe:
     noise: float = 0.0
     symmetric: bool = False
     mode: tuple[Phase, ...] | None = None
+    decay: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +105,9 @@ class Trained:
 
 def cosines(weight: Float[Tensor, "k h d"]) -> Float[Tensor, "k h"]:
     """|cos| of every unit's incoming weights with the all-ones direction; 0 for a unit without weights."""
-    norms = weight.norm(dim=2) * math.sqrt(weight.shape[2])
-    return weight.sum(2).abs() / norms.clamp_min(torch.finfo(weight.dtype).tiny)
+    long = weight.double()  # squares of weights that decayed are beyond single precision
+    norms = long.norm(dim=2) * math.sqrt(weight.shape[2])
+    return (long.sum(2).abs() / norms.clamp_min(torch.finfo(long.dtype).tiny)).to(weight.dtype)
 
 
 class _Watch:
@@ -149,13 +158,16 @@ def train(
     parts = [inputs.parts(task, s, recipe.noise) for task, s in members]
     features = parts[0]["train"].x.shape[1]
     per_epoch = math.ceil(config.train / config.batch)
-    watch = _Watch()
+    watch, authors = _Watch(), recipe.decay is not None
     ensemble = fit_ensemble(
-        lambda each: network(features, recipe.width, each, symmetric=recipe.symmetric),
+        lambda each: network(features, recipe.width, each, symmetric=recipe.symmetric, mirrored=authors),
         [part["train"] for part in parts],
         seeds=[seed + s for _, s in members],
         validation=[part["validation"] for part in parts],
         patience=config.patience,
+        restore=not authors,
+        min_delta=1e-4 if authors else 0.0,
+        weight_decay=recipe.decay or 0.0,
         optimizer=OPTIMIZER,
         loss=LOSS,
         lr=recipe.rate,

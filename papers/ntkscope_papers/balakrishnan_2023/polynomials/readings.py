@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ntkscope.core import Record
-from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
+from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, Task
 from ntkscope_papers.framework.claims import Read, Reading, lacking
 from ntkscope_papers.framework.intervals import ANY, interval, short
 
@@ -39,6 +39,8 @@ def array_name(task: Task) -> str:
 
 def tasks_of(config: Any, group: str) -> list[Task]:
     """Every task of the networks that train together."""
+    if group.startswith(AUTHORS):
+        return [Task("isotropic", int(group.removeprefix(f"{AUTHORS}/")), AUTHORS)]
     return [
         Task(kind, degree, target)
         for target in config.targets
@@ -48,6 +50,8 @@ def tasks_of(config: Any, group: str) -> list[Task]:
 
 
 def group_of(task: Task) -> str:
+    if task.target == AUTHORS:
+        return f"{AUTHORS}/{task.degree}"
     return "direct" if task.kind == "direct" else "hidden"
 
 
@@ -59,6 +63,8 @@ class Results:
 
     def settings(self, task: Task) -> list[tuple[int, float]]:
         """The widths and rates that were tried."""
+        if task.target == AUTHORS:
+            return [(CHOSEN[task.degree][0], 1.0)]
         return [(width, rate) for width in self.config.widths for rate in self.config.rates]
 
     def missing(self, tasks: Sequence[Task], kernels: bool = False) -> tuple[str, ...]:
@@ -153,24 +159,29 @@ def needed(kind: str, *degrees: int) -> Needed:
 
 
 def on_targets(judged: Judged, *needs: Needed, kernels: bool = False, note: str = "") -> Read:
-    """A reading of raw targets; what holds of unit targets, where they were measured, is in the note."""
+    """A reading of raw targets, by the authors' own settings where those were run; what holds otherwise is in the note."""
 
     def read(config: Any, record: Record) -> Reading:
         results, measured, holds = Results(config, record), {}, {}
         lacks: tuple[str, ...] = ()
-        for target in config.targets:
+        for target in (*config.targets, AUTHORS):
             tasks = [task for need in needs for task in need(config, target)]
             absent = [task.key for task in tasks if task.degree not in getattr(config, task.kind)]
             if absent:
                 return Reading(None, note=f"not in this configuration: {', '.join(absent)}")
+            if target == AUTHORS and not (tasks and all(task.kind == "isotropic" for task in tasks)):
+                continue
             if missing := results.missing(tasks, kernels):
+                if target == AUTHORS:
+                    continue
                 lacks = (*lacks, *missing)
                 continue
             measured[target], holds[target] = judged(results, target)
-        first = config.targets[0]
+        first = AUTHORS if AUTHORS in measured else config.targets[0]
         if first not in measured:
             return lacking(*dict.fromkeys(lacks))
         words = [note] if note else []
+        words += ["judged by the settings of the public code"] if first == AUTHORS else []
         words += [
             f"the check {'holds' if held else 'does not hold'} with {target} targets"
             for target, held in holds.items()

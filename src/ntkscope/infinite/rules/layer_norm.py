@@ -31,10 +31,6 @@ class LayerNorm(Weightless):
     channels: int | None = None
     """How many channels it takes, if known."""
 
-    def __post_init__(self) -> None:
-        if self.over not in ("channels", "all"):
-            raise UsageError(f"got over={self.over!r}; expected 'channels' or 'all'")
-
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.gaussian:
             raise UsageError(
