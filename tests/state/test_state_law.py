@@ -300,8 +300,14 @@ def test_what_grows_or_is_not_pythons_is_named() -> None:
 
 
 def test_settings_that_a_model_makes_are_taken_back() -> None:
+
+    def write(m: Any, x: Tensor) -> None:
+        VARIABLE.set(5)
+        np.seterr(all="raise")
+        torch.use_deterministic_algorithms(True)
+
     model: Any = build("a list")
-    model.write = lambda m, x: (VARIABLE.set(5), np.seterr(all="raise"), torch.use_deterministic_algorithms(True))
+    model.write = write
     token, errors = VARIABLE.set(3), np.geterr()
     try:
         ns.kernel("trntk0", model, X)

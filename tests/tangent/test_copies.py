@@ -654,7 +654,7 @@ def test_what_is_copied_otherwise_is_refused(kind: type[Gained]) -> None:
 
 BESIDE = {"factor": 2.0}
 FACTOR = torch.tensor(3.0)
-WRITTEN = [torch.ones(2), np.ones(2, dtype=np.float32)]
+WRITTEN: list[Any] = [torch.ones(2), np.ones(2, dtype=np.float32)]
 
 
 class ReadsBeside(Gained):

@@ -34,7 +34,8 @@ def linearize(
 
     The result is a module of the same inputs and outputs whose parameters are u (zeros at first), so that any optimiser trains
     it: one forward-mode pass forward, one backward pass back, at 5/3 of the arithmetic of the network's own step whatever the
-    number of outputs. The model is copied and never changed. `params`: which parameters move, as in `ns.kernel`.
+    number of outputs. The model is copied and never changed; the copy must answer as the model does at the first inputs, and
+    globals and classes that it reads keep the values they have now. `params`: which parameters move, as in `ns.kernel`.
     `coordinates`: "u" holds the displacement, "w" the weights `w₀ + u` themselves; both are the same function, but weight decay
     (and the ridge of `solve`) pulls u to 0 in one and w to 0 in the other. `offset=False` leaves out `f(w₀, x)`.
 
