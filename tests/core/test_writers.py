@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import ntkscope as ns
+import ntkscope_papers
 from ntkscope.cli import main
 from ntkscope.core import NtkscopeError, Part, Record, Snapshot, UsageError
 from ntkscope.core.atomic import NEW, atomic_file, is_ours, remove_leftovers
@@ -28,6 +29,7 @@ from ntkscope_papers.framework.drawing import save_figures
 from ntkscope_papers.framework.pages import main as fill_page
 
 SOURCE = Path(ns.__file__).parent
+PAPERS = Path(ntkscope_papers.__file__).parent
 WRITING = {
     "write_text",
     "write_bytes",
@@ -59,10 +61,10 @@ ALLOWED = {
     ): "files of arrays that record.json lists, named after them, compared with their checksums",
     ("core/series.py", "ftruncate"): "a series that record.json lists, compared with its checksum",
     ("core/series.py", "os.open"): "a new file, exclusively, or one that record.json lists",
-    ("experiments/_drawing.py", "savefig"): "into memory",
-    ("experiments/_legs.py", "rmdir"): "an empty folder",
     ("linalg/band.py", "tofile"): "into a temporary folder of its own",
     ("storage/_files.py", "unlink"): "a key of a store that was recognised",
+    ("ntkscope_papers/framework/drawing.py", "savefig"): "into memory",
+    ("ntkscope_papers/framework/legs.py", "rmdir"): "an empty folder",
     ("training/store.py", "unlink"): "snapshots with our mark; settings that were read and recognised",
     ("training/store.py", "rmdir"): "an empty folder",
     ("xray/job.py", "unlink"): "a record that was read and recognised as an X-ray in which nothing was computed",
@@ -96,11 +98,11 @@ def writes(call: ast.Call) -> str | None:
 
 def found_writers() -> set[tuple[str, str]]:
     found = set()
-    for path in SOURCE.rglob("*.py"):
+    for path in (*SOURCE.rglob("*.py"), *PAPERS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = writes(node) if isinstance(node, ast.Call) else None
             if name:
-                found.add((path.relative_to(SOURCE).as_posix(), name))
+                found.add((path.relative_to(SOURCE if path.is_relative_to(SOURCE) else PAPERS.parent).as_posix(), name))
     return found
 
 

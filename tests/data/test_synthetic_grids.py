@@ -131,7 +131,7 @@ class TestF2(TestF1):
         ("logistic-boundary", {"boundary": "F3"}, "boundary='F3'; expected one of 'F1', 'F2' or a function"),
         ("logistic-boundary", {"boundary": lambda a, b: a + b}, "has no label"),
         ("logistic-boundary", {"box": ((1.0, -1.0), (-1.0, 1.0))}, "a < b"),
-        ("logistic-boundary", {"intervals": (11, 0)}, "intervals=0"),
+        ("logistic-boundary", {"intervals": (11, 0)}, r"intervals\[1\]=0"),
     ],
 )
 def test_bad_options(name: str, options: dict[str, object], message: str) -> None:

@@ -229,7 +229,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"kind": "gaussian", "sparsity": 4}, "leave it out"),
         ({"kind": "fjlt"}, "expected one of rademacher, gaussian, sparse, kronecker"),
         ({"dim": 64, "rtol": 0.1}, "rtol alone"),
-        ({"rtol": -0.1}, "positive"),
+        ({"rtol": -0.1}, "got rtol=-0.1; expected a finite number > 0"),
     ):
         with pytest.raises(UsageError, match=words):
             ns.kernel("proj-trntk", model, x, **options)

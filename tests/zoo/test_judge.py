@@ -62,8 +62,13 @@ def test_a_refusal_is_a_refusal_and_not_an_answer() -> None:
     assert verdict.holds("either")
 
 
-def test_another_exception_is_a_crash() -> None:
-    assert judge(replace(PLAIN, options={"model": None})).kind == "CRASH"  # two values for one argument
+def test_another_exception_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        raise TypeError("two values for one argument")
+
+    monkeypatch.setattr("zoo.judge.ns.kernel", fails)
+    assert judge(PLAIN).kind == "CRASH"
 
 
 def test_inputs_that_moved_are_changed() -> None:

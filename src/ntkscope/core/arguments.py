@@ -374,6 +374,8 @@ def in_range(rows: Tensor, name: str) -> Tensor:
     limit = 2.0 ** (math.frexp(torch.finfo(rows.dtype).max)[1] // 2 - 12)
     bad = ((largest > limit) | ((largest < 1 / limit) & (largest > 0))).nonzero().flatten()
     if len(bad):
+        if not all_finite(rows):
+            raise _not_finite((~torch.isfinite(rows)).nonzero(), name)
         raise NumericalError(
             f"got {name} with magnitudes up to {float(largest[bad[0]]):.3g} at {int(bad[0])}, whose squares leave the range"
             f" of {rows.dtype}; expected them between {1 / limit:.0e} and {limit:.0e}: change the units"

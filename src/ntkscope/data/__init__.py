@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any
 
 from ntkscope.core import Split, UsageError
@@ -45,7 +46,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("root", "seed")}
 
 
-def load(name: str, *, root: str | None = None, seed: int = 0, **options: Any) -> Split:
+def load(name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0, **options: Any) -> Split:
     """The data set `name`: same name, seed and options, same bytes; checked for NaN and for labels out of range.
 
     `root` is where real data lie (default: $NTKSCOPE_DATA); computed data sets ignore it. The split's `options` hold
