@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+import ntkscope as ns
 from oracles.unchanged import copies, differences, optimiser, snapshot, trained
 from zoo.case import Case, Sample
 from zoo.judge import discrepancy, gradient_rows, judge, kernel_of
@@ -63,12 +64,12 @@ def test_a_refusal_is_a_refusal_and_not_an_answer() -> None:
 
 
 def test_another_exception_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*arguments: Any, **options: Any) -> None:
-        monkeypatch.undo()
-        raise TypeError("two values for one argument")
+    def kernel(*arguments: Any, crash: bool = False, **options: Any) -> Any:
+        return 1 / 0 if crash else plain(*arguments, **options)
 
-    monkeypatch.setattr("zoo.judge.ns.kernel", fails)
-    assert judge(PLAIN).kind == "CRASH"
+    plain = ns.kernel
+    monkeypatch.setattr("zoo.judge.ns.kernel", kernel, raising=False)
+    assert judge(replace(PLAIN, options={"crash": True})).kind == "CRASH"
 
 
 def test_inputs_that_moved_are_changed() -> None:
