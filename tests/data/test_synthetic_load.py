@@ -119,6 +119,7 @@ def test_the_contract_can_fail() -> None:
             test(split)
 
 
+@pytest.mark.guard
 def test_no_data_set_file_is_left_out() -> None:
     """Every file that registers a data set is imported with `ntkscope.data`, alone in a process of its own."""
     folder = Path(ntkscope.data.__file__).parent

@@ -123,6 +123,7 @@ def test_small_numbers_are_not_called_zero() -> None:
     assert -300 < float(found.log10[-1]) < -150
 
 
+@pytest.mark.nightly
 def test_functions_without_a_closed_form_say_what_they_know() -> None:
     """erf as a series against its closed form; what carries nothing is NaN, what vanishes by symmetry is zero."""
     closed, series = (boolean_cube(serial(Dense(), f, Dense(), f, Dense()), 32) for f in (Erf(), Activation(torch.erf)))

@@ -34,7 +34,7 @@ from oracles.slow_tiles import SlowTiles, notes
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 register_pickle_by_value = pytest.importorskip("cloudpickle").register_pickle_by_value
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.guard, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 TESTS = Path(__file__).parents[1]
 
 

@@ -22,7 +22,10 @@ from ntkscope.storage import DamageWarning, KernelStore, TiledGram, fill, open_k
 from oracles.filler import sources
 from oracles.tiles import Products
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills and mounts as POSIX has them")
+pytestmark = [
+    pytest.mark.guard,
+    pytest.mark.skipif(os.name != "posix", reason="kills and mounts as POSIX has them"),
+]
 TESTS = Path(__file__).parents[1]
 
 

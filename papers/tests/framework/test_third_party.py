@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ntkscope.core import Record
 
 PACKAGE = """
@@ -37,6 +39,7 @@ METADATA = {
 }
 
 
+@pytest.mark.guard
 def test_it_is_found_and_run(tmp_path: Path) -> None:
     (tmp_path / "somebody.py").write_text(PACKAGE)
     (tmp_path / "somebody.egg-info").mkdir()
