@@ -31,8 +31,10 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
     try:
         return list(torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True))
     except RuntimeError as error:
-        if "has changed the type" in str(error):  # a gradient hook that multiplies with numbers of another dtype
-            raise UsageError(f"a gradient hook of the model fails in this dtype ({error}): leave dtype= out") from error
+        if "has changed the type" in str(error) or "on the same device" in str(error):  # a hook that holds a tensor
+            raise UsageError(
+                f"a gradient hook of the model fails in this dtype or on this device ({error}): leave dtype= and device= out"
+            ) from error
         if "use_reentrant" not in str(error):
             raise
     return _by_backward(subject, values, weights, leaves)
