@@ -23,7 +23,7 @@ def test_as_often_as_it_says(name: str) -> None:
 )  # its truth takes a minute
 def test_roughly(name: str) -> None:
     one = CASES[name]
-    runs = QUICK if one.runs >= 1000 else 3
+    runs = QUICK if one.runs >= 1000 else 12
     low, high = one.bounds(runs)
     assert low - 0.05 <= one.count(range(runs)) / runs <= high + 0.05
 

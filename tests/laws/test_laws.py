@@ -48,7 +48,7 @@ def test_laws(case: Case) -> None:
     judged(case, all_broken(case))
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 @pytest.mark.wrong_type
 @pytest.mark.parametrize("case", [case for case in CASES if case.name not in {*KNOWN, *LONG}], ids=str)
 @settings(max_examples=3, suppress_health_check=list(HealthCheck))

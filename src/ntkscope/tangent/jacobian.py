@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Certificate, Params, UsageError, generator
+from ntkscope.core.checked import Count, checked
 from ntkscope.tangent import guards
 from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
@@ -27,6 +28,7 @@ from ntkscope.tangent.subject import Selection, Subject, place, quiet
 LOG = logging.getLogger(__name__)
 
 
+@checked
 class Jacobian:
     """`J = ∂f/∂θ` at the inputs `x`: (n·c) × p, never formed.
 
@@ -48,7 +50,7 @@ class Jacobian:
         params: Selection = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
-        block: int = 256,
+        block: Count = 256,
         certify: str | bool = "every",
     ) -> None:
         guards.check_mode(model)
