@@ -151,7 +151,7 @@ class ConvolutionalNTK(Experiment):
             for channels in self.channels:
                 runs = [found[f"linearised/{end}/{channels}/{s}"] for s in range(self.seeds)]
                 lost = summary(reference["accuracy"] - one["accuracy"] for one in runs)
-                items = _over_items(reference, runs)
+                items = over_items(reference, runs)
                 table[f"points lost, {channels} channels"] = [round(lost["mean"], 2), round(items, 2)]
                 if channels == self.judged:
                     judged.append(WITHIN[0] <= lost["mean"] <= WITHIN[1])
@@ -224,7 +224,7 @@ def _conditioning(K: Float[Tensor, "n n"]) -> float:
     return float(values[0] / values[-1])
 
 
-def _over_items(reference: Any, runs: list[Any]) -> float:
+def over_items(reference: Any, runs: list[Any]) -> float:
     """The standard error over test images of the mean difference, in points; the same images for both."""
     table = np.array([[c == "1" for c in one["right"]] for one in (reference, *runs)], dtype=np.float64)
     gaps = 100 * (table[0] - table[1:].mean(0))
