@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, Snapshot, UsageError
 from ntkscope.kernels import Tangent
+from ntkscope_papers.framework.results import digits as digits  # to go once no other paper imports it from here
 from ntkscope_papers.framework.results import once, under
 from ntkscope_papers.shared.networks import weights_file
 
@@ -239,15 +240,6 @@ def measured_cells(record: Record, key: str, every: Sequence[Cell]) -> Iterator[
 
 def median(values: Any) -> float:
     return float(np.median(np.asarray(values, dtype=np.float64)))
-
-
-def digits(value: float, count: int = 3) -> float:
-    """A number for a table: `count` significant digits.
-
-    >>> digits(1234.5), digits(0.00012345, 2)
-    (1230.0, 0.00012)
-    """
-    return float(f"{value:.{count}g}")
 
 
 def training_seconds(record: Record, kept: Sequence[str]) -> dict[str, float]:
