@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -206,22 +206,13 @@ def regression(K: Float[Tensor, "n n"], K_test: Float[Tensor, "m n"], split: Spl
     y = torch.nn.functional.one_hot(split.train.y, classes).double() - 1 / classes
     K = K.double().cpu()
     outputs = infinite.kernel_regression((K + K.T) / 2, y, K_test.double().cpu())
-    right = correct(outputs, split.test.y)
+    right = outputs.argmax(1) == split.test.y
+    values = torch.linalg.eigvalsh(K)
     return {
         "accuracy": 100 * float(right.double().mean()),
         "right": "".join("1" if one else "0" for one in right.tolist()),
-        "smallest over largest eigenvalue": _conditioning(K),
+        "smallest over largest eigenvalue": float(values[0] / values[-1]),
     }
-
-
-def correct(outputs: Float[Tensor, "m c"], y: Int64[Tensor, " m"]) -> Tensor:
-    """Whether the largest output is the label's."""
-    return outputs.argmax(1) == y
-
-
-def _conditioning(K: Float[Tensor, "n n"]) -> float:
-    values = torch.linalg.eigvalsh(K)
-    return float(values[0] / values[-1])
 
 
 def over_items(reference: Any, runs: list[Any]) -> float:

@@ -107,7 +107,9 @@ def descend(
     )
 
 
-def width_slope(widths: Sequence[int], values: Sequence[Sequence[float]], *, power: int = 1) -> dict[str, float]:
+def width_slope(
+    widths: Sequence[int], values: Sequence[Sequence[float]] | np.ndarray, *, power: int = 1
+) -> dict[str, float]:
     """The slope of log mean against log width by least squares, with a 95 % bootstrap interval over draws.
 
     `values`: those of every draw, one sequence per width. `power=2` takes the root of the mean square.

@@ -31,12 +31,14 @@ from ntkscope_papers.qadeer_2023.networks import (
     blocks,
     cells,
     columns,
+    evolution,
     finish,
+    geometric_mean,
     joined,
     members,
     trained,
 )
-from ntkscope_papers.qadeer_2023.regression_claims import KINKED, SMOOTH, WIDE, evolution
+from ntkscope_papers.qadeer_2023.regression_claims import KINKED, SMOOTH, WIDE
 
 STEPS_ACROSS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 LARGEST_KINKS = 16
@@ -219,9 +221,9 @@ class FunctionRegression(Experiment):
         for name, network in (("figure-4-evolution-tanh", SMOOTH), ("figure-7-evolution-relu", KINKED)):
             figures[name], axes = self._panels()
             for axis, target in zip(axes, self.targets):
-                found = evolution(self, record, Cell(target, network))
+                found = evolution(record, Cell(target, network), self.moments, geometric_mean)
                 if found:
-                    _lines(axis, found["steps"], found, NAMES)
+                    _lines(axis, self.moments, found, NAMES)
                 finish(axis, f"{target}, {network}", "epoch", "test error", drawn=bool(found))
         return figures
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,12 @@ from ntkscope_papers.framework.results import digits
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
     Rows,
-    blocks,
+    block_legs,
     cells,
+    evolution,
     flat,
     joined,
-    measured_cells,
+    joined_cells,
     median,
     training_seconds,
 )
@@ -32,16 +33,16 @@ SHARES = {"F1": [0.552, 0.540], "F2": [0.479, 0.494]}
 
 def runs(*networks: str) -> Callable[[Any], list[str]]:
     """The legs that measure these architectures, or all."""
-    return lambda config: [
-        f"runs/{cell}/{block}"
-        for cell in cells(config.boundaries, networks or config.architectures)
-        for block in blocks(config.networks)
-    ]
+    return lambda config: block_legs("runs", _cells(config, networks), config.networks)
 
 
 def rows_of(config: Any, record: Record, *networks: str) -> dict[str, Rows]:
     """What those legs measured, by boundary and architecture."""
-    return measured_cells(record, "runs", config.boundaries, networks or config.architectures)
+    return joined_cells(record, "runs", _cells(config, networks))
+
+
+def _cells(config: Any, networks: Sequence[str]) -> list[Cell]:
+    return cells(config.boundaries, networks or config.architectures)
 
 
 def _medians(one: Rows, key: str) -> dict[str, float]:
@@ -140,16 +141,6 @@ def _gaps_by_ridge(config: Any, record: Record, cell: str, rows: Rows) -> dict[s
     return {f"{ridge:g}": digits(float(gap)) for ridge, gap in zip(config.ridges, np.median(gaps, axis=0))}
 
 
-def evolution(config: Any, record: Record, cell: Cell) -> dict[str, np.ndarray]:
-    """Means over the watched networks at every checkpoint; empty where it was not measured."""
-    keys = [f"evolution/{cell}/{step}" for step in config.checkpoints]
-    if not all(key in record.metrics for key in keys):
-        return {}
-    found = [record.metrics[key] for key in keys]
-    names = [name for name in found[0] if name != "seconds"]
-    return {name: np.asarray([np.mean(one[name]) for one in found]) for name in names}
-
-
 @claim(
     "conjugate-fig11-evolution",
     "Figure 11",
@@ -162,7 +153,7 @@ def through_training(config: Any, record: Record) -> Reading:
     measured: dict[str, Any] = {}
     holds = True
     for boundary in config.boundaries:
-        one = evolution(config, record, Cell(boundary, SMOOTH))
+        one = evolution(record, Cell(boundary, SMOOTH), config.checkpoints)
         apart = np.abs(one["ntk accuracy"] - one["ck accuracy"])
         holds &= bool(min(one["ntk accuracy"][0], one["ck accuracy"][0]) > one["network accuracy"][-1])
         holds &= bool(apart[-1] < apart[0])

@@ -26,7 +26,7 @@ from ntkscope.surrogates import KernelLogistic
 from ntkscope.training import StopWhen
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.qadeer_2023 import logistic_claims
-from ntkscope_papers.qadeer_2023.logistic_claims import KINKED, NARROW, SMOOTH, evolution
+from ntkscope_papers.qadeer_2023.logistic_claims import KINKED, NARROW, SMOOTH
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
     GridTask,
@@ -35,6 +35,7 @@ from ntkscope_papers.qadeer_2023.networks import (
     blocks,
     cells,
     columns,
+    evolution,
     finish,
     joined,
     members,
@@ -223,7 +224,7 @@ class LogisticRegression(Experiment):
     def through_training(self, record: Record) -> dict[str, Figure]:
         drawn, panels = self._panels()
         for axis, boundary, measure in panels:
-            found = evolution(self, record, Cell(boundary, SMOOTH))
+            found = evolution(record, Cell(boundary, SMOOTH), self.checkpoints)
             for name, label in NAMES.items() if found else ():
                 values = found[f"{name} {measure}"]
                 axis.plot(self.checkpoints, values, "o-", markersize=3, linewidth=1.2, color=COLOURS[name], label=label)

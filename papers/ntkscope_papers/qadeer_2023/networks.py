@@ -206,14 +206,34 @@ def joined(record: Record, key: str) -> Rows:
     return {name: [value for _, block in found for value in block[name]] for name in names}
 
 
-def measured_cells(record: Record, key: str, tasks: Sequence[str], networks: Sequence[str]) -> dict[str, Rows]:
-    """What `joined` finds of every task and architecture, by its name."""
-    return {str(cell): joined(record, f"{key}/{cell}") for cell in cells(tasks, networks)}
+def block_legs(key: str, every: Sequence[Cell], count: int) -> list[str]:
+    """The legs that measure `count` networks of each cell."""
+    return [f"{key}/{cell}/{block}" for cell in every for block in blocks(count)]
+
+
+def joined_cells(record: Record, key: str, every: Sequence[Cell]) -> dict[str, Rows]:
+    """What those legs measured, by the cell's name."""
+    return {str(cell): joined(record, f"{key}/{cell}") for cell in every}
+
+
+def evolution(
+    record: Record, cell: Cell, steps: Sequence[int], mean: Callable[[Any], Any] = np.mean
+) -> dict[str, np.ndarray]:
+    """Means over the watched networks at every step of training; empty where they were not measured."""
+    keys = [f"evolution/{cell}/{step}" for step in steps]
+    if not all(key in record.metrics for key in keys):
+        return {}
+    found = [record.metrics[key] for key in keys]
+    return {name: np.asarray([mean(one[name]) for one in found]) for name in found[0] if name != "seconds"}
 
 
 def flat(rows: Mapping[str, Rows], name: str) -> list[Any]:
     """One list over all cells."""
     return [value for one in rows.values() for value in one[name]]
+
+
+def geometric_mean(values: Any) -> Any:
+    return np.exp(np.mean(np.log(values)))
 
 
 def median(values: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from ntkscope_papers.framework.results import digits
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
     Rows,
-    blocks,
+    block_legs,
     cells,
+    evolution,
     flat,
+    geometric_mean,
     joined,
-    measured_cells,
+    joined_cells,
     median,
     training_seconds,
 )
@@ -30,11 +32,7 @@ VACUOUS = 1e-6
 
 def errors(*networks: str) -> Callable[[Any], list[str]]:
     """The legs that measure these architectures, or all."""
-    return lambda config: [
-        f"errors/{cell}/{block}"
-        for cell in cells(config.targets, networks or config.architectures)
-        for block in blocks(config.networks)
-    ]
+    return lambda config: block_legs("errors", _cells(config, networks), config.networks)
 
 
 def evolutions(network: str) -> Callable[[Any], list[str]]:
@@ -43,8 +41,12 @@ def evolutions(network: str) -> Callable[[Any], list[str]]:
 
 
 def rows_of(config: Any, record: Record, *networks: str) -> dict[str, Rows]:
-    """What those legs measured, by target and architecture."""
-    return measured_cells(record, "errors", config.targets, networks or config.architectures)
+    """What the legs `errors` measured, by target and architecture."""
+    return joined_cells(record, "errors", _cells(config, networks))
+
+
+def _cells(config: Any, networks: Sequence[str]) -> list[Cell]:
+    return cells(config.targets, networks or config.architectures)
 
 
 def ratios(rows: Rows, over: str, under: str) -> np.ndarray:
@@ -79,17 +81,6 @@ def _gains(rows: dict[str, Rows]) -> tuple[dict[str, float], bool]:
     """The median CK/CKJ, and whether it is large where it has to be."""
     found = _medians(rows, "ck", "ckj")
     return found, all(value >= ORDERS for cell, value in found.items() if cell.partition("/")[0] in GAINED)
-
-
-def evolution(config: Any, record: Record, cell: Cell) -> dict[str, np.ndarray]:
-    """Geometric means over the watched networks at every checkpoint; empty where it was not measured."""
-    keys = [f"evolution/{cell}/{step}" for step in config.moments]
-    if not all(key in record.metrics for key in keys):
-        return {}
-    found = [record.metrics[key] for key in keys]
-    return {name: np.exp([np.mean(np.log(one[name])) for one in found]) for name in ("network", "ntk", "ck", "ckj")} | {
-        "steps": np.asarray(config.moments)
-    }
 
 
 @claim(
@@ -193,8 +184,8 @@ def faster_decay(config: Any, record: Record) -> Reading:
     measured: dict[str, Any] = {}
     holds = True
     for target in config.targets:
-        one = evolution(config, record, Cell(target, SMOOTH))
-        at, after = list(one["steps"]).index(early), one["steps"] > late
+        one = evolution(record, Cell(target, SMOOTH), config.moments, geometric_mean)
+        at, after = config.moments.index(early), np.asarray(config.moments) > late
         better = one["ckj"][after] < one["ck"][after]
         gains = {name: digits(one["network"][at] / one[name][at]) for name in ("ntk", "ck")}
         measured[target] = {f"network/kernel at {early}": gains, "CKJ < CK after": f"{better.sum()} of {after.sum()}"}
@@ -252,7 +243,7 @@ def relu(config: Any, record: Record) -> Reading:
 def relu_evolution(config: Any, record: Record) -> Reading:
     found, plain, total, above = {}, {}, 0, 0
     for target in config.targets:
-        one = evolution(config, record, Cell(target, KINKED))
+        one = evolution(record, Cell(target, KINKED), config.moments, geometric_mean)
         worse = one["ntk"] >= one["ck"]
         found[target] = f"{worse.sum()} of {len(worse)}"
         steps = [record.metrics[f"evolution/{Cell(target, KINKED)}/{step}"] for step in config.moments]
