@@ -20,7 +20,7 @@ from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, 
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
-from ntkscope_papers.im_2021.wide import convolutional_network, rounded, sample_ntk, width_slope
+from ntkscope_papers.im_2021.wide import convolutional_network, interval, sample_ntk, width_slope
 from ntkscope_papers.shared.images import load_images
 
 ENDS: dict[str, Layer] = {"flatten": Flatten(), "pooled": GlobalAvgPool()}
@@ -122,7 +122,7 @@ class ConvolutionalNTK(Experiment):
                 f"relative error at {widest} channels": [round(last["mean"], 4), round(last["sem"], 4)],
                 "at 512": round(summary(found[f"width/{end}/512"]["error"])["mean"], 4) if 512 in self.widths else None,
                 "error of the mean of networks": round(columns[-1]["error of the mean"], 4),
-                "slope": rounded(width_slope(self.widths, [one["error"] for one in columns])),
+                "slope": interval(width_slope(self.widths, [one["error"] for one in columns])),
             }
             agrees &= all(one["of what is allowed"] <= 1 for one in columns)
             holds &= last["mean"] <= NEAR

@@ -21,7 +21,7 @@ from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, 
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.im_2021 import review_formulas as formulas
 from ntkscope_papers.im_2021.review_formulas import EXAMPLE
-from ntkscope_papers.im_2021.wide import dense_ntk, descend, relu_network, rounded, width_slope
+from ntkscope_papers.im_2021.wide import dense_ntk, descend, interval, relu_network, width_slope
 
 DELTA = 0.1  # of the theorem at initialisation: the quantile is 1 − δ
 
@@ -237,7 +237,7 @@ class FiniteVsInfinite(Experiment):
     )
     def error_slopes(self, record: Record) -> Reading:
         slopes = {L: self._start_slope(record, L, "rms") for L in self.hidden}
-        measured = {f"L{L}": rounded(slope) for L, slope in slopes.items()}
+        measured = {f"L{L}": interval(slope) for L, slope in slopes.items()}
         note = "a bound from above: width^(-1/4) is promised, about width^(-1/2) measured"
         return Reading(measured, all(slope["high"] <= -0.25 for slope in slopes.values()), note)
 
@@ -251,7 +251,7 @@ class FiniteVsInfinite(Experiment):
         found = {kappa: self._networks(record, kappa, "difference") for kappa in self.kappas}
         slopes = {kappa: width_slope(self.train_widths, table) for kappa, table in found.items()}
         small = min(self.kappas)
-        measured: dict[str, Any] = {f"κ = {kappa:g}, slope": rounded(slope) for kappa, slope in slopes.items()}
+        measured: dict[str, Any] = {f"κ = {kappa:g}, slope": interval(slope) for kappa, slope in slopes.items()}
         measured[f"largest difference at width {self.train_widths[-1]} by κ"] = {
             f"{kappa:g}": round(float(table[-1].mean()), 4) for kappa, table in found.items()
         }
@@ -276,7 +276,7 @@ class FiniteVsInfinite(Experiment):
     )
     def independent_networks(self, record: Record) -> Reading:
         slopes = {L: self._start_slope(record, L, "apart") for L in self.hidden}
-        measured = {f"L{L}": rounded(slope) for L, slope in slopes.items()}
+        measured = {f"L{L}": interval(slope) for L, slope in slopes.items()}
         holds = all(abs(slope["slope"] + 0.5) <= 0.1 for slope in slopes.values())
         return Reading(measured, holds, "relative difference of two independent networks, slope and interval")
 
@@ -290,7 +290,7 @@ class FiniteVsInfinite(Experiment):
         table = self._networks(record, max(self.kappas), "weights")
         moved = [width_slope(self.train_widths, table[..., i]) for i in range(self.train_hidden + 1)]
         outer = all(abs(one["slope"] + 0.5) <= 0.15 for one in (moved[0], moved[-1]))
-        measured = {f"layer {i + 1}": rounded(one) for i, one in enumerate(moved)}
+        measured = {f"layer {i + 1}": interval(one) for i, one in enumerate(moved)}
         note = "relative Frobenius norm; the inner matrices are width x width, so the same movement is width^(-1) of their norm"
         return Reading(measured, outer and all(one["high"] < 0 for one in moved), note)
 
@@ -305,7 +305,7 @@ class FiniteVsInfinite(Experiment):
         table = self._networks(record, plain, "kernel")
         slope = width_slope(self.train_widths, table)
         ends = {str(self.train_widths[i]): round(float(table[i].mean()), 4) for i in (0, -1)}
-        measured = {"slope": rounded(slope), "relative change": ends}
+        measured = {"slope": interval(slope), "relative change": ends}
         return Reading(measured, slope["high"] < 0, f"κ = {plain:g}, trained to residuals below 1e-3")
 
     def _start_slope(self, record: Record, hidden: int, what: str) -> dict[str, float]:

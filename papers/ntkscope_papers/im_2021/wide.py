@@ -130,7 +130,7 @@ def width_slope(
     return {"slope": float(np.polyfit(at, mean, 1)[0, 0]), "low": float(low), "high": float(high)}
 
 
-def rounded(found: dict[str, float], digits: int = 3) -> list[float]:
+def interval(found: dict[str, float], digits: int = 3) -> list[float]:
     """Slope and interval, as records show them."""
     return [round(found[key], digits) for key in ("slope", "low", "high")]
 

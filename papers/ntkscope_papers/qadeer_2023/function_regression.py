@@ -205,7 +205,7 @@ class FunctionRegression(Experiment):
     @figure
     def runs(self, record: Record) -> dict[str, Figure]:
         """Errors of every run."""
-        figures = {}
+        figures: dict[str, Figure] = {}
         for number, network in ((3, SMOOTH), (5, WIDE), (6, KINKED)):
             figures[f"figure-{number}-{network}"], axes = self._panels()
             for axis, target in zip(axes, self.targets):
@@ -217,7 +217,7 @@ class FunctionRegression(Experiment):
 
     @figure
     def through_training(self, record: Record) -> dict[str, Figure]:
-        figures = {}
+        figures: dict[str, Figure] = {}
         for name, network in (("figure-4-evolution-tanh", SMOOTH), ("figure-7-evolution-relu", KINKED)):
             figures[name], axes = self._panels()
             for axis, target in zip(axes, self.targets):

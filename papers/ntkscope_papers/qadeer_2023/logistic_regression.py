@@ -210,7 +210,7 @@ class LogisticRegression(Experiment):
 
     @figure
     def every_run(self, record: Record) -> dict[str, Figure]:
-        figures = {}
+        figures: dict[str, Figure] = {}
         for number, network in ((8, SMOOTH), (9, NARROW), (10, KINKED)):
             figures[f"figure-{number}-{network}"], panels = self._panels()
             for axis, boundary, measure in panels:
