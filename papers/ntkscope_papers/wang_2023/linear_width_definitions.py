@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ntkscope.core import generator
 from ntkscope.data.index_teacher import gaussian_moments as link_moments
 from ntkscope.kernels import kernel
-from ntkscope.linalg import marchenko_pastur
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.measures.lazy import lazy_prediction, lipschitz_constant, slope_moments
 from ntkscope.models._activations import activation, gaussian_moments
@@ -46,23 +45,6 @@ def formulas(seed: int) -> dict[str, Any]:
         "ntk": _gap(K, by_hand),
         "ntk_engine": _gap(kernel("trntk0", model, x).dense(), by_hand),
         "lazy": _gap(moved, lazy),
-    }
-
-
-def start_variances(student: Student, seed: int) -> dict[str, float]:
-    """Of the pre-activations and outputs of a fresh network, with the mean of v²."""
-    model, x = student.network(seed).double(), student.split(seed).test.x.double()
-    W, v = (p.detach() for p in model.parameters())
-    with torch.no_grad():
-        outputs = model(x)
-    before = x @ W.T / math.sqrt(student.dimension)
-    edge = marchenko_pastur(student.width / student.dimension).edges[1]
-    return {
-        "before": float(before.var()),
-        "outputs": float(outputs.square().mean()),
-        "readout": float(v.square().mean()),
-        "edge": edge,
-        "edge_by_hand": (1 + math.sqrt(student.width / student.dimension)) ** 2,
     }
 
 

@@ -9,10 +9,8 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope.linalg import spike_overlaps, spike_strength
-from ntkscope_papers.framework.claims import Reading, claim, lacking
-from ntkscope_papers.wang_2023.linear_width_readings import missing
+from ntkscope_papers.framework import Reading, claim
 
-NAME = "learning-rate-transition"
 BRACKET = 1.15
 BELOW, ABOVE = (1.02, 0.2), (1.1, 0.7)  # λ₁ over the edge and |β·u₁|, on either side of the threshold
 NEAR = (1.7, 4.0)  # multiples of the threshold at which the theory of one step is held to its tolerances
@@ -108,20 +106,17 @@ def by_rate(found: list[dict[str, float]]) -> dict[str, list[float]]:
     return told
 
 
-def one_step_gaps(record: Record, key: str, which: str = "theory") -> dict[str, float]:
-    """Largest relative gap in λ₁ and gap in alignment between measurement and theory, at 1.7 to 4 thresholds."""
-    near = [one for one in record.metrics[key]["runs"] if NEAR[0] <= one["multiple"] <= NEAR[1]]
+def judged_steps(record: Record, start: str) -> list[Mapping[str, Any]]:
+    """Single steps at 1.7 to 4 thresholds, "with" or "without" f₀."""
+    return [one for one in record.metrics[f"one-step/{start}"]["runs"] if NEAR[0] <= one["multiple"] <= NEAR[1]]
+
+
+def one_step_gaps(runs: list[Mapping[str, Any]]) -> dict[str, float]:
+    """Largest relative gap in λ₁ and gap in alignment between measurement and theory."""
     return {
-        "λ₁": max(abs(one[which]["value"] / one["value"] - 1) for one in near),
-        "|β·u₁|": max(abs(one[which]["alignment"] - one["alignment"]) for one in near),
+        "λ₁": max(abs(one["theory"]["value"] / one["value"] - 1) for one in runs),
+        "|β·u₁|": max(abs(one["theory"]["alignment"] - one["alignment"]) for one in runs),
     }
-
-
-def overshoot(record: Record) -> tuple[float, float]:
-    """By how much the naive formula exceeds λ₁ with f₀ kept, least and most, at 1.7 to 4 thresholds."""
-    near = [one for one in record.metrics["one-step/with"]["runs"] if NEAR[0] <= one["multiple"] <= NEAR[1]]
-    ratios = [one["naive"]["value"] / one["value"] - 1 for one in near]
-    return min(ratios), max(ratios)
 
 
 @claim(
@@ -129,22 +124,19 @@ def overshoot(record: Record) -> tuple[float, float]:
     "Figure 20b-d",
     "below a threshold of the step λ₁ stays at the edge and alignments are weak; above it both rise",
     "in every seed: up to 15 % below the step at which λ₁ leaves the edge (by 2 %) |β·u₁| < 0.2, from 15 % above it λ₁ is"
-    " more than"
-    " 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁ within 4 %,"
-    " |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds",
+    " more than 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁"
+    " within 4 %, |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds",
+    needs=("rates", "one-step/without", "one-step/with"),
     seeds=3,
 )
-def _transition(config: Any, record: Record) -> Reading:
-    if lacks := missing(record, "rates", "one-step/without", "one-step/with"):
-        return lacking(*lacks)
+def transition(config: Any, record: Record) -> Reading:
     seeds = sorted({one["seed"] for one in record.metrics["rates"]["runs"]})
     sides = {seed: bracket(config, runs_of(record, seed)) for seed in seeds}
     one_spike = spiked(config, runs_of(record))
     off = max((abs(one["alignment"] - one["implied"]) for one in one_spike), default=math.inf)
-    steps = one_step_gaps(record, "one-step/without")
-    kept = one_step_gaps(record, "one-step/with")
-    low, high = overshoot(record)
-    found = record.metrics["one-step/without"]
+    with_start = judged_steps(record, "with")
+    steps, kept = one_step_gaps(judged_steps(record, "without")), one_step_gaps(with_start)
+    exceeding = [one["naive"]["value"] / one["value"] - 1 for one in with_start]
     holds = {
         "bracket": all(near(side) for side in sides.values()),
         "BBP": bool(one_spike) and off <= 0.03,
@@ -156,17 +148,15 @@ def _transition(config: Any, record: Record) -> Reading:
         "networks with one spike": len(one_spike),
         "alignment minus BBP by rate": by_rate(one_spike),
         "largest gap to BBP": off if one_spike else None,
-        "η* of one step, theory": found["population threshold"],
+        "η* of one step, theory": record.metrics["one-step/without"]["population threshold"],
         "one step, f₀ = 0": steps,
         "one step, f₀ kept": kept,
         "holds": holds,
     }
     note = (
-        f"with f₀ kept the naive formula exceeds λ₁ by {low:.0%} to {high:.0%}: the linear part of f₀ is a multiple of the row"
-        " of W"
-        " that the step moves, so the step first takes that row away (and beyond its length turns it round) where the formula"
-        " adds"
-        f" a new direction; with that term λ₁ is met within {kept['λ₁']:.1%}"
+        f"with f₀ kept the naive formula exceeds λ₁ by {min(exceeding):.0%} to {max(exceeding):.0%}: the linear part of f₀ is"
+        " a multiple of the row of W that the step moves, so the step first takes that row away (and beyond its length turns"
+        f" it round) where the formula adds a new direction; with that term λ₁ is met within {kept['λ₁']:.1%}"
     )
     return Reading(measured, all(holds.values()), note, seeds=len(seeds))
 
@@ -176,10 +166,9 @@ def _transition(config: Any, record: Record) -> Reading:
     "Figure 20d",
     "with a spike the first vectors of CK and NTK align with the labels",
     "|y·v₁|/‖y‖ > 0.7 at the largest step with a spike, < 0.3 at the smallest step",
+    needs=("rates", "start"),
 )
-def _labels(config: Any, record: Record) -> Reading:
-    if lacks := missing(record, "rates", "start"):
-        return lacking(*lacks)
+def kernels_align(config: Any, record: Record) -> Reading:
     runs = runs_of(record)
     edge = edge_of(config)
     small = [one["alignment"] for one in runs if one["rate"] == min(config.rates)]
