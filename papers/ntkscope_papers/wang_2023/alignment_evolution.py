@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 
 from ntkscope.core import Record, Snapshot
@@ -13,7 +12,7 @@ from ntkscope.kernels import Tangent
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope_papers.framework import Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
-from ntkscope_papers.wang_2023.teacher import Student, Table8, train_case
+from ntkscope_papers.wang_2023.teacher import Student, Table8, load_member, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import rounded
 
 CASES = {"case1": "GD", "case3": "SGD, large step", "case4": "Adam"}
@@ -47,9 +46,7 @@ class AlignmentEvolution(Table8):
         def watch(snapshot: Snapshot) -> None:
             values = []
             for i, split in enumerate(splits):
-                with torch.no_grad():
-                    for parameter_name, parameter in shown.named_parameters():
-                        parameter.copy_(snapshot.params[parameter_name][i])
+                load_member(shown, snapshot, i)
                 K = tangent.kernel("ck", split.train.x.to(run.device).double())
                 values.append(kernel_target_alignment(K.dense().cpu(), split.train.y.double()))
             rows.append({"step": snapshot.step, "kta": rounded(values)})

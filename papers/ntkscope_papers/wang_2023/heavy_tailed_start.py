@@ -126,11 +126,10 @@ class HeavyTailedStart(TeacherStudent):
     def cauchy(self, record: Record) -> Reading:
         found = record.metrics["start"]
         pairs = list(zip(found["normal"], found["cauchy"]))
-        edge = (1 + (self.width / self.dimension) ** 0.5) ** 2
         measured: dict[str, Any] = {
             "Hill of the CK, Gaussian and Cauchy": [[a["ck"]["hill"], b["ck"]["hill"]] for a, b in pairs],
             "share of λ₁ of the CK": [[a["ck"]["share"], b["ck"]["share"]] for a, b in pairs],
-            "λ₁ of WᵀW/d over the edge": [b["weights"]["top"][0] / edge for _, b in pairs],
+            "λ₁ of WᵀW/d over the edge": [b["weights"]["top"][0] / self.edge for _, b in pairs],
             "classes of the CK": [b["class"]["label"] for _, b in pairs],
             "Hill of the CK, small scale": [one["ck"]["hill"] for one in found[SMALL]],
             "classes of the CK, small scale": [one["class"]["label"] for one in found[SMALL]],

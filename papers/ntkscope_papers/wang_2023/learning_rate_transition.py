@@ -137,7 +137,7 @@ class LearningRateTransition(TeacherStudent):
             axis.plot(rates, values, "o", markersize=3, color=drawing.COLOURS[i], label=label)
 
         points(axes[0], [one["top"]["weights"][0] for one in runs], 0)
-        axes[0].axhline(claims.edge_of(self), color="black", linewidth=0.8)
+        axes[0].axhline(self.edge, color="black", linewidth=0.8)
         points(axes[1], [one["top"]["ck"][0] for one in runs], 1)
         for one in record.metrics.get("start", {}).get("runs", ()):
             axes[1].axhline(one["top"]["ck"][0], color="black", linewidth=0.8)

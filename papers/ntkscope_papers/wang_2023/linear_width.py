@@ -20,7 +20,7 @@ from ntkscope_papers.framework.results import summary
 from ntkscope_papers.wang_2023 import linear_width_claims as claims
 from ntkscope_papers.wang_2023 import linear_width_definitions as definitions
 from ntkscope_papers.wang_2023.linear_width_claims import CLASSES, TABLE_8, key_of
-from ntkscope_papers.wang_2023.teacher import OPTIMIZERS, Student, Table8, members, score, train_case
+from ntkscope_papers.wang_2023.teacher import OPTIMIZERS, Student, Table8, load_member, members, score, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import (
     Spectrum,
     alignments,
@@ -101,7 +101,7 @@ class LinearWidth(Table8):
     @leg()
     def initial(self, run: Run) -> dict[str, Any]:
         """Fresh networks: variances, the largest eigenvalue of W₀ᵀW₀/d, and spectra of the first for the figures."""
-        student, ratio = self.student, self.width / self.dimension
+        student = self.student
         split, model = student.split(run.seed), student.network(run.seed).double()
         x = split.test.x.double()
         W, v = (p.detach() for p in model.parameters())
@@ -113,8 +113,8 @@ class LinearWidth(Table8):
             "before": float((x @ W.T / math.sqrt(self.dimension)).var()),
             "outputs": float(outputs.square().mean()),
             "readout": float(v.square().mean()),
-            "edge": marchenko_pastur(ratio).edges[1],
-            "edge_by_hand": (1 + math.sqrt(ratio)) ** 2,
+            "edge": marchenko_pastur(self.width / self.dimension).edges[1],
+            "edge_by_hand": self.edge,
             "top": [float(torch.linalg.matrix_norm(layer, 2)) ** 2 / self.dimension for layer in first_layers],
             "quantiles": {kind: quantiles(spectrum.values) for kind, spectrum in spectra.items()},
         }
@@ -156,9 +156,7 @@ class LinearWidth(Table8):
         shown = student.network(seeds[0]).to(run.device).double()
 
         def watch(snapshot: Snapshot) -> None:
-            with torch.no_grad():
-                for parameter_name, parameter in shown.named_parameters():
-                    parameter.copy_(snapshot.params[parameter_name][0])
+            load_member(shown, snapshot, 0)
             found = spectra_of(shown, splits[0], run.device)
             changes = {kind: moved(before[0][kind], spectrum, curve=True) for kind, spectrum in found.items()}
             rows.append({"step": snapshot.step, "alignment": alignments(found, splits[0]), **changes})

@@ -54,19 +54,10 @@ class MultipleIndex(Table8):
             sizes = self.items, self.width, self.dimension, self.test_items
             return Student(*sizes, directions=self.directions, noise=self.noise), self.case(name), self.top
         sizes = self.control_items, self.control_width, self.control_dimension, self.test_items
-        student = Student(
-            *sizes,
-            directions=self.directions,
-            link="quadratic",
-            noise=self.noise if name == NOISY else 0.0,
-            activation="normalised-relu",
-        )
-        steps = self.control_steps
-        return (
-            student,
-            Case("adam", self.control_rate, self.adam_batch, steps, steps, self.threshold),
-            self.directions,
-        )
+        noise = self.noise if name == NOISY else 0.0
+        shape: dict[str, Any] = {"link": "quadratic", "activation": "normalised-relu", "noise": noise}
+        case = Case("adam", self.control_rate, self.adam_batch, self.control_steps, self.control_steps, self.threshold)
+        return Student(*sizes, directions=self.directions, **shape), case, self.directions
 
     @leg("{}", over=lambda self: (CONTROL, NOISY, *reversed(CASES)))
     def followed(self, run: Run, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,11 @@ class TeacherStudent(Experiment):
 
     smoke = {"items": 250, "width": 188, "dimension": 125, "seeds": 2, "batch": 4}
 
+    @property
+    def edge(self) -> float:
+        """Where the bulk of WᵀW/d ends at the start, by the law of Marchenko and Pastur."""
+        return (1 + math.sqrt(self.width / self.dimension)) ** 2
+
     def seeds_of(self, run: Run) -> list[int]:
         return list(range(run.seed, run.seed + self.seeds))
 
@@ -251,6 +257,13 @@ def train_case(
             **options,
         )
     return TrainedTogether(ensemble, own, time.perf_counter() - began)
+
+
+def load_member(model: nn.Module, snapshot: Snapshot, i: int) -> None:
+    """Give `model` the weights of member i."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(snapshot.params[name][i])
 
 
 def members(record: Record, key: str) -> list[Mapping[str, Any]]:

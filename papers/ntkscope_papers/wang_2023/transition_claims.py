@@ -16,10 +16,6 @@ BELOW, ABOVE = (1.02, 0.2), (1.1, 0.7)  # λ₁ over the edge and |β·u₁|, on
 NEAR = (1.7, 4.0)  # multiples of the threshold at which the theory of one step is held to its tolerances
 
 
-def edge_of(config: Any) -> float:
-    return (1 + math.sqrt(config.width / config.dimension)) ** 2
-
-
 def runs_of(record: Record, seed: int | None = None) -> list[Mapping[str, Any]]:
     """Networks that did not diverge, by rate."""
     found = [one for one in record.metrics["rates"]["runs"] if not one["diverged"]]
@@ -30,8 +26,7 @@ def bracket(config: Any, runs: list[Mapping[str, Any]]) -> dict[str, float | Non
     """`threshold`: between the last rate up to which λ₁ is within 2 % of the edge and the next. `below`: the largest rate up to
     which alignments are weak too; `above`: the smallest from which λ₁ is more than 10 % above the edge and alignments are
     strong."""
-    edge = edge_of(config)
-    sides = [(float(one["rate"]), one["top"]["weights"][0] / edge, one["alignment"]["weights"]) for one in runs]
+    sides = [(float(one["rate"]), one["top"]["weights"][0] / config.edge, one["alignment"]["weights"]) for one in runs]
     attached = [rate for rate, *_ in takewhile(lambda side: side[1] <= BELOW[0], sides)]
     below = [rate for rate, *_ in takewhile(lambda side: side[1] <= BELOW[0] and side[2] < BELOW[1], sides)]
     above = [rate for rate, *_ in takewhile(lambda side: side[1] > ABOVE[0] and side[2] > ABOVE[1], reversed(sides))]
@@ -48,10 +43,9 @@ def crossings(config: Any, runs: list[Mapping[str, Any]]) -> dict[str, float | N
 
     `apart`, the second over the first, is how narrow a bracket of both readings can get, however fine the rates.
     """
-    edge = edge_of(config)
     rates = [float(one["rate"]) for one in runs]
     weak = crossing(rates, [one["alignment"]["weights"] for one in runs], BELOW[1])
-    high = crossing(rates, [one["top"]["weights"][0] / edge for one in runs], ABOVE[0])
+    high = crossing(rates, [one["top"]["weights"][0] / config.edge for one in runs], ABOVE[0])
     return {"alignment 0.2": weak, "λ₁ 10 % above": high, "apart": high / weak if weak and high else None}
 
 
@@ -71,7 +65,7 @@ def crossing(rates: list[float], values: list[float], level: float) -> float | N
 def near(side: Mapping[str, float | None]) -> bool:
     """Whether both sides are reached within 15 % of the threshold."""
     below, threshold, above = side["below"], side["threshold"], side["above"]
-    if below is None or threshold is None or above is None:
+    if not below or not threshold or not above:
         return False
     return threshold / below <= BRACKET and above / threshold <= BRACKET
 
@@ -89,21 +83,13 @@ def implied(config: Any, value: float) -> float:
 
 def spiked(config: Any, runs: list[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Alignment, measured and implied, where one eigenvalue is more than 10 % above the edge and the next within 2 %."""
-    edge, found = edge_of(config), []
+    found = []
     for one in runs:
         first, second = one["top"]["weights"][:2]
-        if first > 1.1 * edge and second <= 1.02 * edge:
+        if first > 1.1 * config.edge and second <= 1.02 * config.edge:
             told = {"rate": one["rate"], "value": first, "alignment": one["alignment"]["weights"]}
             found.append(told | {"implied": implied(config, first)})
     return found
-
-
-def by_rate(found: list[dict[str, float]]) -> dict[str, list[float]]:
-    """How far alignments are above what λ₁ implies."""
-    told: dict[str, list[float]] = {}
-    for one in found:
-        told.setdefault(f"{one['rate']:g}", []).append(round(one["alignment"] - one["implied"], 4))
-    return told
 
 
 def judged_steps(record: Record, start: str) -> list[Mapping[str, Any]]:
@@ -134,6 +120,9 @@ def transition(config: Any, record: Record) -> Reading:
     sides = {seed: bracket(config, runs_of(record, seed)) for seed in seeds}
     one_spike = spiked(config, runs_of(record))
     off = max((abs(one["alignment"] - one["implied"]) for one in one_spike), default=math.inf)
+    by_rate: dict[str, list[float]] = {}
+    for one in one_spike:
+        by_rate.setdefault(f"{one['rate']:g}", []).append(round(one["alignment"] - one["implied"], 4))
     with_start = judged_steps(record, "with")
     steps, kept = one_step_gaps(judged_steps(record, "without")), one_step_gaps(with_start)
     exceeding = [one["naive"]["value"] / one["value"] - 1 for one in with_start]
@@ -146,7 +135,7 @@ def transition(config: Any, record: Record) -> Reading:
         "threshold": {str(seed): side for seed, side in sides.items()},
         "crossings": {str(seed): crossings(config, runs_of(record, seed)) for seed in seeds},
         "networks with one spike": len(one_spike),
-        "alignment minus BBP by rate": by_rate(one_spike),
+        "alignment minus BBP by rate": by_rate,
         "largest gap to BBP": off if one_spike else None,
         "η* of one step, theory": record.metrics["one-step/without"]["population threshold"],
         "one step, f₀ = 0": steps,
@@ -170,9 +159,8 @@ def transition(config: Any, record: Record) -> Reading:
 )
 def kernels_align(config: Any, record: Record) -> Reading:
     runs = runs_of(record)
-    edge = edge_of(config)
     small = [one["alignment"] for one in runs if one["rate"] == min(config.rates)]
-    with_spike = [one for one in runs if one["top"]["weights"][0] > 1.1 * edge]
+    with_spike = [one for one in runs if one["top"]["weights"][0] > 1.1 * config.edge]
     if not with_spike or not small:
         return Reading({"networks with a spike": len(with_spike)}, False, "no network has a spike")
     largest = max(one["rate"] for one in with_spike)
