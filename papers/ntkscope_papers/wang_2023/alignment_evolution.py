@@ -83,7 +83,5 @@ class AlignmentEvolution(Table8):
             if rows:
                 at = [row["step"] / max(1, rows[-1]["step"]) for row in rows]
                 drawing.summaries(axis, at, (summary(row["kta"]) for row in rows), i, name)
-        drawing.label(axis, x="share of the steps", y="KTA of the CK")
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend()
+        drawing.label(axis, x="share of the steps", y="KTA of the CK", legend=True)
         return drawn

@@ -205,9 +205,7 @@ class HeavyTailedStart(TeacherStudent):
             for i, when in enumerate(("before", "after")):
                 draw_tail(axes[1], row["quantiles"][when], i, f"{when} SGD")
         for axis, x in zip(axes, ("eigenvalue of the CK at the start", "eigenvalue of WᵀW/d, Cauchy start")):
-            drawing.label(axis, x=x, y="share of larger ones")
-            if axis.get_legend_handles_labels()[0]:
-                drawing.label(axis, log="x", legend=True)
+            drawing.label(axis, x=x, y="share of larger ones", log="x", legend=True)
         return drawn
 
 

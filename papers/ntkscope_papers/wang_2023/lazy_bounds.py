@@ -213,14 +213,11 @@ class LazyBounds(Experiment):
         drawn, (early, ended, least) = drawing.canvas(1, 3, width=4.2)
         count = max(self.early_steps)
         steps = {n: run[f"t={count}"] for n, run in by_size(record, "early/").items()}
-        draw_changes(early, steps, tuple(LABELS), f"change after {count} steps")
         if steps:
-            first = float(np.mean(next(iter(steps.values()))["weights"]))
+            first = float(np.mean(steps[min(steps)]["weights"]))
             drawing.power_law(early, list(steps), first, -1, "1/n")
+        draw_changes(early, steps, tuple(LABELS), f"change after {count} steps")
         draw_changes(ended, by_size(record, "training/"), claims.CHANGES, "change after training")
-        for axis in (early, ended):
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend()
         runs = by_size(record, "least/")
         for i, (law, title) in enumerate(LAWS.items()):
             spread = [np.ptp(run[law]) / 2 for run in runs.values()]
@@ -229,9 +226,8 @@ class LazyBounds(Experiment):
         for name, style in (("bound", "--"), ("limit", ":")):
             if name in found:
                 least.axhline(found[name], color="#555555", linestyle=style, linewidth=1, label=f"{name}, E v² = 1")
-        drawing.label(least, x="d", y="least eigenvalue of the first-layer NTK")
         least.set_ylim(bottom=0)
-        least.legend()
+        drawing.label(least, x="d", y="least eigenvalue of the first-layer NTK", legend=True)
         return drawn
 
 
@@ -337,4 +333,4 @@ def draw_changes(axis: Any, runs: Mapping[int, Mapping[str, Any]], names: Sequen
             axis.loglog(list(runs), values, "o-", color=colour, markersize=4, linewidth=1.2, label=LABELS[name])
     axis.set_xticks(list(runs), [str(n) for n in runs])
     axis.minorticks_off()
-    drawing.label(axis, x="n", y=label)
+    drawing.label(axis, x="n", y=label, legend=True)

@@ -239,9 +239,7 @@ class LinearWidth(Table8):
             low, high = axis.get_xlim()
             axis.plot([low, high], [low, high], "--", color="#999999", linewidth=0.8)
             axis.set_yscale("symlog", linthresh=10)
-            drawing.label(axis, x=f"quantiles of {name} at the start", y="after training")
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend()
+            drawing.label(axis, x=f"quantiles of {name} at the start", y="after training", legend=True)
         return drawn
 
     @figure
