@@ -90,16 +90,11 @@ class CnnSpectra(Experiment):
 
     def how(self, optimizer: str) -> dict[str, Any]:
         """The settings of `fit`."""
-        match optimizer:
-            case "GD":
-                return {"optimizer": "sgd", "lr": self.gd_rate, "steps": self.gd_steps, "loss": "mse"}
-            case "SGD":
-                rate = {"optimizer": "sgd", "lr": self.sgd_rate}
-            case "large-SGD":
-                rate = {"optimizer": "sgd", "lr": self.large_rate}
-            case _:
-                rate = {"optimizer": "adam", "lr": self.adam_rate}
-        return {**rate, "batch_size": self.batch, "epochs": self.epochs, "loss": "mse"}
+        if optimizer == "GD":
+            return {"optimizer": "sgd", "lr": self.gd_rate, "steps": self.gd_steps, "loss": "mse"}
+        rates = {"SGD": self.sgd_rate, BEYOND: self.large_rate, "Adam": self.adam_rate}
+        rule = {"optimizer": "adam" if optimizer == "Adam" else "sgd", "lr": rates[optimizer]}
+        return {**rule, "batch_size": self.batch, "epochs": self.epochs, "loss": "mse"}
 
     def prepare(self, run: Run) -> Split:
         """Two classes as ±1: of a set with more, the upper half of the labels against the lower."""

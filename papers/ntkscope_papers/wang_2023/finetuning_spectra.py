@@ -174,16 +174,16 @@ class FinetuningSpectra(Experiment):
         stand_in=WHY,
     )
     def first_eigenvalue(self, record: Record) -> Reading:
-        turns, measured = [], []
+        measured = []
         for rows in self.evolution(record):
             first = [row["values"][0] for row in rows]
-            at, medians = int(np.argmin(first)), self.by_epoch(rows)
-            turns.append(turn(medians)[1])
+            at = int(np.argmin(first))
             epoch = digits(self.epochs * rows[at]["step"] / rows[-1]["step"], 3)
             single = {"least": first[at], "at epoch": epoch, "end": first[-1]}
-            measured.append({"start, then medians of the epochs": medians, "single moments": single})
+            measured.append({"start, then medians of the epochs": self.by_epoch(rows), "single moments": single})
         note = "single moments fall far below where training passes through a collapse; the medians leave that out"
-        return Reading({"first eigenvalue": measured}, all(turns), note)
+        holds = all(turns(self.by_epoch(rows)) for rows in self.evolution(record))
+        return Reading({"first eigenvalue": measured}, holds, note)
 
     @claim(
         "spectra-fig23-alignment",
@@ -263,11 +263,11 @@ def upper_tenth(values: np.ndarray) -> dict[str, float]:
     }
 
 
-def turn(first: list[float]) -> tuple[int, bool]:
-    """Where the least value is, and whether it is inside and at least 2 % below both ends.
+def turns(first: list[float]) -> bool:
+    """Whether the least value is inside and at least 2 % below both ends.
 
-    >>> turn([2.0, 1.0, 3.0]), turn([3.0, 2.0, 1.0])
-    ((1, True), (2, False))
+    >>> turns([2.0, 1.0, 3.0]), turns([3.0, 2.0, 1.0])
+    (True, False)
     """
     at = int(np.argmin(first))
-    return at, 0 < at < len(first) - 1 and first[at] <= 0.98 * min(first[0], first[-1])
+    return 0 < at < len(first) - 1 and first[at] <= 0.98 * min(first[0], first[-1])

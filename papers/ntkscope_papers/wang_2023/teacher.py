@@ -196,25 +196,18 @@ class TrainedTogether:
 
     def scores(self) -> list[dict[str, Any]]:
         """R², error and training error of every member, and how far from odd it is on its test inputs."""
-        told: list[dict[str, Any]] = []
-        predicted = self.outputs([split.test.x for split in self.splits])
-        mirrored = self.outputs([-split.test.x for split in self.splits])
-        fitted = self.outputs([split.train.x for split in self.splits])
+        inputs = zip(*((split.test.x, -split.test.x, split.train.x) for split in self.splits))
+        predicted, mirrored, fitted = map(self.outputs, inputs)
+        scores: list[dict[str, Any]] = []
         for i, split in enumerate(self.splits):
-            if self.diverged[i]:
-                told.append({"steps": int(self.ensemble.steps[i]), "diverged": True})
-                continue
-            training_error = float((fitted[i] - split.train.y.double()).square().mean())
-            told.append(
-                score(predicted[i], split.test)
-                | {
-                    "train_mse": training_error,
-                    "steps": int(self.ensemble.steps[i]),
-                    "diverged": False,
+            scores.append({"steps": int(self.ensemble.steps[i]), "diverged": self.diverged[i]})
+            if not self.diverged[i]:
+                scores[i] |= score(predicted[i], split.test)
+                scores[i] |= {
+                    "train_mse": float((fitted[i] - split.train.y.double()).square().mean()),
                     "not_odd": float((predicted[i] + mirrored[i]).abs().max() / predicted[i].abs().max()),
                 }
-            )
-        return told
+        return scores
 
 
 def score(predicted: Tensor, part: Part) -> dict[str, float]:
