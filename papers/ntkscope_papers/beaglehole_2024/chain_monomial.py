@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from ntkscope.core import Record
 from ntkscope.linalg import matrix_correlation
 from ntkscope.tangent import LayerFeatures, feature_matrices
-from ntkscope_papers.beaglehole_2024 import chain_claims as claims
+from ntkscope_papers.beaglehole_2024 import chain_claims
 from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
-from ntkscope_papers.beaglehole_2024.chain_claims import NAME
-from ntkscope_papers.beaglehole_2024.chain_figures import draw
-from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, ChainTask, correlation, finals, follow, rounded
-from ntkscope_papers.framework.claims import claims_of
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, ChainTask, correlation, finals, follow
+from ntkscope_papers.beaglehole_2024.matrices import rounded
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 
-MATRICES = "matrices-{reading}"  # EGOP, NFM, AGOP, WᵀQW of the first seed
+TITLES = ("EGOP of the target", "NFM  WᵀW", "AGOP  WᵀKW", "WᵀQW, random eigenvectors")
+READINGS = {"variance": "s a variance", "deviation": "s a standard deviation"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,8 @@ class ChainMonomial(Experiment):
     `ansatz_items`, `ansatz_width`: the sizes of Figure 2. `draws`: random matrices Q per network.
     """
 
-    name = NAME
-    statements = claims_of(claims)
+    name = "chain-monomial"
+    statements = claims_of(chain_claims)
     free = ("seeds", "draws", "samples")
 
     items: int = 384
@@ -65,53 +62,97 @@ class ChainMonomial(Experiment):
 
     @property
     def task(self) -> ChainTask:
-        return ChainTask(self.items, self.dimension, self.width, rank=self.rank)
+        return ChainTask(self.items, self.dimension, self.width, self.rank)
 
-    def variance(self, reading: str) -> float:
-        """The variance factor that a reading of `scale` means."""
-        return self.scale if reading == "variance" else self.scale**2
+    @leg("definitions/identities")
+    def identities(self, run: Run) -> dict[str, Any]:
+        return definitions.identities(run.seed)
 
-    def measure(self, run: Run) -> None:
-        run_legs(run.record, legs(self, run.record, run.seed, run.device), self.legs, progress=run.progress)
+    @leg("definitions/correlation")
+    def laws_of_correlation(self, run: Run) -> dict[str, Any]:
+        return definitions.correlations(run.seed)
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @leg("definitions/targets")
+    def targets(self, run: Run) -> dict[str, Any]:
+        return definitions.chain_targets(run.seed, self.samples)
 
+    @leg("definitions/start")
+    def start(self, run: Run) -> dict[str, Any]:
+        return definitions.initial_variances(self.task, self.scale, range(run.seed, run.seed + self.seeds))
 
-def trained(
-    config: ChainMonomial, task: ChainTask, variance: float, seeds: list[int], device: torch.device
-) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-    """Networks of one reading: their losses, correlations with control, spectrum of K, likeness to the EGOP; four matrices."""
-    run = follow(
-        task,
-        variance,
-        seeds,
-        {"uncentred": correlation(None)},
-        lr=config.lr,
-        steps=config.steps,
-        every=config.steps,
-        device=device,
-    )
-    members: list[dict[str, Any]] = []
-    shown: list[np.ndarray] = []
-    for i, (model, split) in enumerate(zip(finals(run.ensemble), run.splits)):
-        told: dict[str, Any] = {
-            "train_loss": float(run.losses["train"][i, -1]),
-            "test_loss": float(run.losses["test"][i, -1]),
-            "start": run.values["uncentred"][i, 0].tolist(),
-            "end": run.values["uncentred"][i, -1].tolist(),
-        }
-        x = split.train.x.double()
-        initial = task.network(variance, seeds[i]).double().eval()
-        features = feature_matrices(model, x, initial=initial, dtype=torch.float64)
-        told["layers"] = {layer: of_layer(features[layer], config.draws, seeds[i]) for layer in LAYERS}
-        wanted = split.extras["egop"].double()
-        layer = features["layer1"]
-        told["egop"] = {"agop": matrix_correlation(layer.agop, wanted), "nfm": matrix_correlation(layer.nfm, wanted)}
-        members.append(rounded(told))
-        if not shown:
-            shown = [m.numpy() for m in (wanted, layer.nfm, layer.agop, random_agop(layer, seeds[i]))]
-    return members, shown
+    @leg("trained/{}", over=lambda self: READINGS)
+    def trained(self, run: Run, reading: str) -> dict[str, Any]:
+        """With either reading of the scale; the four matrices of the first seed."""
+        members, matrices = self.networks(run, self.task, self.scale if reading == "variance" else self.scale**2)
+        run.record.array(f"matrices-{reading}", np.stack(matrices))
+        return {"members": members}
+
+    @leg("trained/ansatz")
+    def ansatz(self, run: Run) -> dict[str, Any]:
+        """With the sizes of Figure 2."""
+        task = ChainTask(self.ansatz_items, self.dimension, self.ansatz_width, self.rank)
+        return {"members": self.networks(run, task, self.scale)[0]}
+
+    def networks(self, run: Run, task: ChainTask, variance: float) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+        """Their losses, correlations with control, spectrum of K, likeness to the EGOP; four matrices of the first."""
+        seeds = range(run.seed, run.seed + self.seeds)
+        followed = follow(
+            task,
+            variance,
+            seeds,
+            {"uncentred": correlation(None)},
+            lr=self.lr,
+            steps=self.steps,
+            every=self.steps,
+            device=run.device,
+        )
+        members: list[dict[str, Any]] = []
+        matrices: list[np.ndarray] = []
+        for i, (model, split, seed) in enumerate(zip(finals(followed.ensemble), followed.splits, seeds)):
+            initial = task.network(variance, seed).double().eval()
+            features = feature_matrices(model, split.train.x.double(), initial=initial, dtype=torch.float64)
+            layer, egop = features["layer1"], split.extras["egop"].double()
+            member = {
+                "train_loss": float(followed.losses["train"][i, -1]),
+                "test_loss": float(followed.losses["test"][i, -1]),
+                "start": followed.values["uncentred"][i, 0].tolist(),
+                "end": followed.values["uncentred"][i, -1].tolist(),
+                "layers": {name: of_layer(features[name], self.draws, seed) for name in LAYERS},
+                "egop": {"agop": matrix_correlation(layer.agop, egop), "nfm": matrix_correlation(layer.nfm, egop)},
+            }
+            members.append(rounded(member))
+            if not matrices:
+                matrices = [m.numpy() for m in (egop, layer.nfm, layer.agop, random_agop(layer, seed))]
+        return members, matrices
+
+    @figure
+    def matrices(self, record: Record) -> dict[str, Figure]:
+        """Figure 1 for the first seed of the first reading there is."""
+        for reading in READINGS:
+            if f"matrices-{reading}" in record.arrays:
+                drawn, axes = drawing.canvas(1, 4, width=3.2, height=3.2)
+                for axis, matrix, title in zip(axes, np.asarray(record.arrays[f"matrices-{reading}"]), TITLES):
+                    largest = float(np.abs(matrix).max()) or 1.0
+                    axis.imshow(matrix / largest, cmap="RdBu_r", vmin=-1, vmax=1)
+                    axis.set(title=title, xticks=[], yticks=[])
+                return {"matrices": drawn}
+        return {}
+
+    @figure
+    def correlations(self, record: Record) -> Figure:
+        """Every seed's ρ beside its control."""
+        drawn, axes = drawing.canvas(1, 2, width=4.2)
+        for axis, (reading, title) in zip(axes, READINGS.items()):
+            for i, member in enumerate(record.metrics.get(f"trained/{reading}", {}).get("members", ())):
+                layer = member["layers"]["layer1"]
+                low, high = layer["quantiles"]["0.025"], layer["quantiles"]["0.975"]
+                axis.plot([i, i], [low, high], color=drawing.COLOURS[1], linewidth=3, alpha=0.5)
+                axis.plot(i, layer["control"]["mean"], "o", color=drawing.COLOURS[1], markersize=4)
+                axis.plot(i, layer["rho"], "o", color=drawing.COLOURS[0], markersize=4)
+            axis.set_ylim(0, 1.02)
+            words = f"{title}: ρ (blue), 95 % of random Q (orange)"
+            drawing.label(axis, title=words, x="seed", y="correlation, layer 1")
+        return drawn
 
 
 def of_layer(layer: LayerFeatures, draws: int, seed: int) -> dict[str, Any]:
@@ -137,31 +178,3 @@ def random_agop(layer: LayerFeatures, seed: int) -> torch.Tensor:
     W = layer.weight
     assert W is not None
     return W.T @ (basis * values) @ basis.T @ W
-
-
-def reading_leg(
-    config: ChainMonomial, record: Record, reading: str, seeds: list[int], device: torch.device
-) -> dict[str, Any]:
-    members, matrices = trained(config, config.task, config.variance(reading), seeds, device)
-    record.array(MATRICES.format(reading=reading), np.stack(matrices))
-    return {"members": members}
-
-
-def ansatz_leg(config: ChainMonomial, seeds: list[int], device: torch.device) -> dict[str, Any]:
-    task = ChainTask(config.ansatz_items, config.dimension, config.ansatz_width, rank=config.rank)
-    return {"members": trained(config, task, config.scale, seeds, device)[0]}
-
-
-def legs(config: ChainMonomial, record: Record, seed: int, device: torch.device) -> list[Leg]:
-    seeds = list(range(seed, seed + config.seeds))
-    return [
-        Leg("definitions/identities", partial(definitions.identities, seed)),
-        Leg("definitions/correlation", partial(definitions.correlations, seed)),
-        Leg("definitions/targets", partial(definitions.chain_targets, seed, config.samples)),
-        Leg("definitions/start", partial(definitions.initial_variances, config.task, config.scale, seeds)),
-        *(
-            Leg(f"trained/{reading}", partial(reading_leg, config, record, reading, seeds, device))
-            for reading in ("variance", "deviation")
-        ),
-        Leg("trained/ansatz", partial(ansatz_leg, config, seeds, device)),
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from ntkscope.core import generator
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import _gaussian_words as gaussian
 from ntkscope.measures import early_time as early
-from ntkscope_papers.beaglehole_2024.early_identities import normal, relative
+from ntkscope_papers.beaglehole_2024.early_identities import normal
+from ntkscope_papers.beaglehole_2024.matrices import relative
 
 SIZES = {"k4 d3": (4, 3, 5), "k16 d6": (16, 6, 4), "k8 d8": (8, 8, 5), "k64 d16": (64, 16, 10)}  # k, d, n
 WIDTHS = (16, 32, 64, 128, 256)
@@ -208,6 +209,13 @@ def mean_and_covariance(draws: int, seed: int) -> dict[str, Any]:
             "covariance over mean term": whole / product - 1,
         }
     return found
+
+
+MEANS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of a number of initialisations and a seed
+    "Proposition 10": proposition_10,
+    "Wick step": wick_step,
+    "mean and covariance": mean_and_covariance,
+}
 
 
 def wide_limit(seed: int) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.qadeer_2023.theory_claims import TheoryClaim
+from ntkscope.core import Record
+from ntkscope_papers.beaglehole_2024.matrices import rounded
+from ntkscope_papers.framework.claims import Reading, Statement, claim
 
 Found = Mapping[str, Any]
 EXACT = 1e-10
@@ -21,8 +22,14 @@ def _claim(
     holds: Callable[[Found], bool],
     note: str = "",
     shown: tuple[str, ...] = (),
-) -> TheoryClaim:
-    return TheoryClaim(Published(f"nfa-{name}", source, says, check), measurement, holds, note, shown)
+) -> Statement:
+    """A statement that one measurement decides; `shown` are the numbers of it that are told, all if none are named."""
+
+    def read(config: Any, record: Record) -> Reading:
+        found = {key: value for key, value in record.metrics[measurement].items() if key != "seconds"}
+        return Reading(rounded({key: found[key] for key in shown or found}, 4), bool(holds(found)), note)
+
+    return claim(f"nfa-{name}", source, says, check, needs=(measurement,))(read)
 
 
 def _within(one: Mapping[str, float], errors: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ntkscope import models
 from ntkscope.core import generator
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import early_time as early
-from ntkscope_papers.beaglehole_2024.layer_views import layer_view
+from ntkscope_papers.beaglehole_2024.matrices import layer_view, relative
 
 ACTIVATIONS = ("relu", "tanh", "quadratic")
 LOSSES = ("squares", "cross-entropy")
@@ -20,11 +21,6 @@ LOSSES = ("squares", "cross-entropy")
 
 def normal(seed: int, name: str, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator(seed, "early time", name), dtype=torch.float64)
-
-
-def relative(found: Tensor | float, expected: Tensor | float) -> float:
-    gap, size = (torch.as_tensor(value, dtype=torch.float64).norm() for value in (found - expected, expected))
-    return float(gap / size)
 
 
 def _network(trial: int, seed: int) -> tuple[nn.Module, Tensor, Tensor, str]:
@@ -277,3 +273,13 @@ def isotropic(trials: int, seed: int) -> dict[str, Any]:
         plain = float(A.trace()) ** 2 * sums[2] + sums[0] * sums[1] * float(centred.square().sum())
         ratios.append(plain / (d * full))
     return {"Eq. 6 against Eq. 20": worst, "plain sums over the trace": [min(ratios), max(ratios)]}
+
+
+IDENTITIES: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of a number of instances and a seed
+    "decomposition": decomposition,
+    "descent": descent,
+    "nine terms": nine_terms,
+    "kernel forms": kernel_forms,
+    "expansions": expansions,
+    "isotropic": isotropic,
+}

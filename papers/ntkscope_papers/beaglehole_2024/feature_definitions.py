@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope import data
-from ntkscope.core import Split, generator
+from ntkscope.core import generator
 from ntkscope.data.chain_monomial import chain_form
 from ntkscope.linalg import matrix_correlation
-from ntkscope.measures.feature_ansatz import egop, nfa_correlation, sixteen_terms
+from ntkscope.measures.feature_ansatz import egop, nfa_correlation
 from ntkscope.tangent import feature_matrices
-from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, ChainTask, tangents_of
+from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, ChainTask, tangents_of, weights_of
+from ntkscope_papers.beaglehole_2024.matrices import relative
 
 RANKS = (2, 3, 4, 5, 6, 7, 8, 12)
 SMALL = ChainTask(items=7, dimension=6, width=9, test_items=2)
-
-
-def layer_weights(model: nn.Module) -> dict[str, Float64[Tensor, "out in"]]:
-    """Of every affine layer, by name."""
-    return {name.removesuffix(".weight"): value.detach().double() for name, value in model.named_parameters()}
 
 
 def gradient_outer_product(model: nn.Module, x: Tensor, layer: str) -> Float64[Tensor, "in in"]:
@@ -44,7 +40,7 @@ def identities(seed: int) -> dict[str, Any]:
     """AGOP = WᵀKW, proposition 2 and the identity K, on a small network of random weights, in float64."""
     split = SMALL.split(seed)
     model = SMALL.network(1.0, seed).double().eval()
-    x, weights = split.train.x.double(), layer_weights(model)
+    x, weights = split.train.x.double(), weights_of(dict(model.named_parameters()))
     features = feature_matrices(model, x, dtype=torch.float64)
     tangents = tangents_of({name: W[None] for name, W in weights.items()}, x[None])
     found: dict[str, Any] = {"n": len(x), "layers": {}}
@@ -112,14 +108,14 @@ def ring_eigenvalues(r: int) -> Float64[Tensor, " r"]:
     return (4 * torch.cos(2 * torch.pi * torch.arange(r, dtype=torch.float64) / r).square()).sort().values
 
 
-def initial_variances(task: ChainTask, scale: float, seeds: list[int]) -> dict[str, Any]:
+def initial_variances(task: ChainTask, scale: float, seeds: Sequence[int]) -> dict[str, Any]:
     """Sample variance times fan-in of every layer over some networks, in standard errors off s; biases; the labels' spread."""
     drawn: dict[str, list[Tensor]] = {}
     biases = 0
     for seed in seeds:
         model = task.network(scale, seed)
         biases += sum(name.endswith("bias") for name, _ in model.named_parameters())
-        for name, W in layer_weights(model).items():
+        for name, W in weights_of(dict(model.named_parameters())).items():
             drawn.setdefault(name, []).append(W.flatten() * W.shape[1] ** 0.5)
     variances, off = {}, {}
     for name, parts in drawn.items():
@@ -128,27 +124,6 @@ def initial_variances(task: ChainTask, scale: float, seeds: list[int]) -> dict[s
         off[name] = (variances[name] / s - 1) / (2 / len(entries)) ** 0.5
     spreads = [float(task.split(seed).train.y.double().std(correction=0)) for seed in seeds]
     return {"variances": variances, "standard errors off": off, "biases": biases, "label spreads": spreads}
-
-
-def sixteen(splits: list[Split], before: list[nn.Module], after: list[nn.Module]) -> dict[str, Any]:
-    """Of trained networks: how far the sixteen terms are from the whole numerator, and the share of each kind of term."""
-    gaps, shares = dict.fromkeys(LAYERS, 0.0), {}
-    for layer in LAYERS:
-        each = []
-        for split, old, new in zip(splits, before, after):
-            W0, weights = layer_weights(old)[layer], layer_weights(new)
-            b = tangents_of({name: W[None] for name, W in weights.items()}, split.train.x.double()[None])[layer][0]
-            W, K = weights[layer], b.T @ b / len(b)
-            terms = sixteen_terms(W, W0, K)
-            whole = float(((W.T @ W) * (W.T @ K @ W)).sum())
-            gaps[layer] = max(gaps[layer], abs(sum(terms.values()) / whole - 1))
-            each.append({"centred": terms["cccc"] / whole, "initial": terms["0000"] / whole})
-        shares[layer] = {name: float(np.mean([one[name] for one in each])) for name in each[0]}
-    return {"gap": gaps, "shares": shares, "terms": 16}
-
-
-def relative(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).norm() / wanted.norm())
 
 
 def least(matrix: Tensor) -> float:
