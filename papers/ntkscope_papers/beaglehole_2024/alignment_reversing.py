@@ -72,9 +72,24 @@ class AlignmentReversing(Experiment):
             for s in range(self.data_seeds if reading == FIRST else self.other_seeds):
                 yield reading, s
 
-    @leg("construction")
-    def printed_construction(self, run: Run) -> dict[str, Any]:
-        return construction(run.seed)
+    @leg()
+    def construction(self, run: Run) -> dict[str, Any]:
+        """X₂ᵀX₂ = (X₁ᵀX₁)⁻²: with enough rows, and at n = d with balance 1/4, where the printed matrices do not exist."""
+        d, seed = 24, run.seed
+        x1, drawn = normal(seed, "x1", 60, d), normal(seed, "x2", 80, d)
+        turned = reverse(x1, drawn) @ (x1.T @ x1)  # V₂ U₁ᵀ: orthonormal columns
+        eye = torch.eye(d, dtype=torch.float64)
+        few, rest = normal(seed, "few", d // 4, d), normal(seed, "rest", d - d // 4, d)
+        gram = few.T @ few
+        left = torch.linalg.svd(rest, full_matrices=False)[0]
+        on_support = reverse(few, rest) @ gram
+        projector = torch.linalg.pinv(few) @ few
+        return {
+            "enough rows": relative(turned.T @ turned, eye),
+            "rank of X₁ᵀX₁ over d, n = d": float(torch.linalg.matrix_rank(gram)) / d,
+            "columns of V₂ over d, n = d": left.shape[1] / d,
+            "on the support, n = d": relative(on_support.T @ on_support, projector),
+        }
 
     @leg("{}/{}", over=lambda self: self.cases())
     def correlations(self, run: Run, reading: str, s: int) -> dict[str, Any]:
@@ -251,25 +266,6 @@ def one_balance(networks: Networks, reading: str, balance: float, seed: int) -> 
         "SBS with I": matrix_correlation(kept, eye),
         "S² with I": matrix_correlation(A, eye),
         "SBS with S²": matrix_correlation(kept, A),
-    }
-
-
-def construction(seed: int) -> dict[str, Any]:
-    """X₂ᵀX₂ = (X₁ᵀX₁)⁻²: with enough rows, and at n = d with balance 1/4, where the printed matrices do not exist."""
-    d = 24
-    x1, drawn = normal(seed, "x1", 60, d), normal(seed, "x2", 80, d)
-    turned = reverse(x1, drawn) @ (x1.T @ x1)  # V₂ U₁ᵀ: orthonormal columns
-    eye = torch.eye(d, dtype=torch.float64)
-    few, rest = normal(seed, "few", d // 4, d), normal(seed, "rest", d - d // 4, d)
-    gram = few.T @ few
-    left = torch.linalg.svd(rest, full_matrices=False)[0]
-    on_support = reverse(few, rest) @ gram
-    projector = torch.linalg.pinv(few) @ few
-    return {
-        "enough rows": relative(turned.T @ turned, eye),
-        "rank of X₁ᵀX₁ over d, n = d": float(torch.linalg.matrix_rank(gram)) / d,
-        "columns of V₂ over d, n = d": left.shape[1] / d,
-        "on the support, n = d": relative(on_support.T @ on_support, projector),
     }
 
 

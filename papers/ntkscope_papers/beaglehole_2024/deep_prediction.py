@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from ntkscope import data, models
+from ntkscope import data
 from ntkscope.core import Record
 from ntkscope.data._quadratic_form import spectrum
 from ntkscope.infinite import Relu
 from ntkscope.measures import early_time as early
-from ntkscope_papers.beaglehole_2024.matrices import layer_view, rounded
+from ntkscope_papers.beaglehole_2024.matrices import layer_view, mlp, rounded
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary, under
 
@@ -65,7 +65,14 @@ class DeepPrediction(Experiment):
 
     @leg()
     def spectrum(self, run: Run) -> dict[str, Any]:
-        return limits(self.dimension)
+        """The data's eigenvalues at both ends of α, k from 1, and from 0."""
+        flat, steep = spectrum(self.dimension, 0), spectrum(self.dimension, float("inf"))
+        from_zero = 1 / (1 + torch.arange(self.dimension, dtype=torch.float64) ** 60.0)
+        return {
+            "alpha 0": [float(flat.min()), float(flat.max())],
+            "alpha infinite": [float(steep[0]), float(steep[1:].max())],
+            "alpha 60, k from 0": from_zero[:3].tolist(),
+        }
 
     @leg("{}/{}/{}/{}", over=lambda self: self.networks())
     def correlations(self, run: Run, task: str, activation: str, width: int, s: int) -> dict[str, Any]:
@@ -80,17 +87,7 @@ class DeepPrediction(Experiment):
         options: dict[str, Any] = {"dimension": self.dimension, "decay": decay, "train": self.items, "test": 1}
         part = data.load(task, seed=seed, dtype="float64", **options).train
         x, y = part.x.to(device), part.y.to(device)
-        model = models.build(
-            "mlp",
-            in_features=self.dimension,
-            widths=width,
-            depth=2,
-            bias=False,
-            sigma_w=1.0,
-            activation=activation,
-            seed=seed,
-        )
-        model = model.double().to(device)
+        model = mlp(self.dimension, width, seed, activation=activation).double().to(device)
         view = layer_view(model, model.get_submodule("layer1"), x)
         tangents, outputs = view.tangents[:, 0], view.outputs[:, 0]
         network: dict[str, Any] = {"activation": activation, "depth": 2}
@@ -238,17 +235,6 @@ def linear_slope(cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:
     """ReLU with only the constant and linear part of its slope: E[φ̇φ̇] = 1/4 + cos θ / 2π, the first terms of (π - θ) / 2π."""
     values, _ = Relu().covariances(cov, q1, q2, False)
     return values, 0.25 + cov / (q1 * q2).sqrt().clamp(min=1e-300) / (2 * math.pi)
-
-
-def limits(dimension: int) -> dict[str, Any]:
-    """The data's eigenvalues at both ends of α, k from 1, and from 0."""
-    flat, steep = spectrum(dimension, 0), spectrum(dimension, float("inf"))
-    from_zero = 1 / (1 + torch.arange(dimension, dtype=torch.float64) ** 60.0)
-    return {
-        "alpha 0": [float(flat.min()), float(flat.max())],
-        "alpha infinite": [float(steep[0]), float(steep[1:].max())],
-        "alpha 60, k from 0": from_zero[:3].tolist(),
-    }
 
 
 def curves(record: Record, task: str, activation: str, width: int, key: str) -> np.ndarray:

@@ -10,12 +10,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ntkscope import data, models, training
+from ntkscope import data, training
 from ntkscope.core import Part, Record, generator
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
 from ntkscope_papers.beaglehole_2024.feature_path import finals
-from ntkscope_papers.beaglehole_2024.matrices import rounded
+from ntkscope_papers.beaglehole_2024.matrices import mlp, rounded
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
 
@@ -47,21 +47,22 @@ class Faces(Experiment):
     smoke = {"width": 16, "epochs": 20, "seeds": 2, "draws": 40}
 
     def network(self, seed: int) -> nn.Module:
-        return models.build(
-            "mlp",
-            in_features=SIDE * SIDE,
-            classes=1,
-            widths=self.width,
-            depth=2,
-            bias=False,
-            sigma_w=1.0,
-            init_scale=[self.scale**0.5, 1.0, 1.0],
-            seed=seed,
-        )
+        return mlp(SIDE * SIDE, self.width, seed, init_scale=[self.scale**0.5, 1.0, 1.0])
 
-    @leg("definition")
-    def pearson_form(self, run: Run) -> dict[str, Any]:
-        return definition(run.seed)
+    @leg()
+    def definition(self, run: Run) -> dict[str, Any]:
+        """The Pearson form against NumPy's, of whole matrices and of diagonals."""
+        draw = generator(run.seed, "faces", "definition")
+        gaps = {"matrices": 0.0, "diagonals": 0.0}
+        for _ in range(20):
+            W, b = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (7, 6))
+            K = b @ b.T / 6
+            F, G = (W.T @ W).numpy(), (W.T @ K @ W).numpy()
+            for name, pair in (("matrices", (F.ravel(), G.ravel())), ("diagonals", (F.diagonal(), G.diagonal()))):
+                wanted = float(np.corrcoef(*pair)[0, 1])
+                found = nfa_correlation(W, K, pearson=True, diagonal=name == "diagonals")
+                gaps[name] = max(gaps[name], abs(found - wanted))
+        return {"gaps": gaps}
 
     @leg()
     def trained(self, run: Run) -> dict[str, Any]:
@@ -250,18 +251,3 @@ def diagonals(W: Tensor, K: Tensor, seed: int) -> list[np.ndarray]:
     Q = (basis * values) @ basis.T
     found = [W.square().sum(0), (W * (K @ W)).sum(0), (W * (Q @ W)).sum(0)]
     return [values.reshape(SIDE, SIDE).numpy() for values in found]
-
-
-def definition(seed: int) -> dict[str, Any]:
-    """The Pearson form against NumPy's, of whole matrices and of diagonals."""
-    draw = generator(seed, "faces", "definition")
-    gaps = {"matrices": 0.0, "diagonals": 0.0}
-    for _ in range(20):
-        W, b = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (7, 6))
-        K = b @ b.T / 6
-        F, G = (W.T @ W).numpy(), (W.T @ K @ W).numpy()
-        for name, pair in (("matrices", (F.ravel(), G.ravel())), ("diagonals", (F.diagonal(), G.diagonal()))):
-            wanted = float(np.corrcoef(*pair)[0, 1])
-            found = nfa_correlation(W, K, pearson=True, diagonal=name == "diagonals")
-            gaps[name] = max(gaps[name], abs(found - wanted))
-    return {"gaps": gaps}

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from ntkscope import data, models, training
+from ntkscope import data, training
 from ntkscope.core import NumericalError, Snapshot, Split
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.training import Every
+from ntkscope_papers.beaglehole_2024.matrices import mlp
 
 LAYERS = ("layer1", "layer2")
 SPECTRA: Mapping[str, float | None] = {"isotropic": None, "decay-1": 1.0, "decay-2": 2.0}
@@ -48,17 +49,7 @@ class ChainTask:
 
     def network(self, scale: float, seed: int) -> nn.Module:
         """No biases, weights N(0, s/fan-in) with s = `scale` in the first layer and 1 after it."""
-        return models.build(
-            "mlp",
-            in_features=self.dimension,
-            classes=1,
-            widths=self.width,
-            depth=2,
-            bias=False,
-            sigma_w=1.0,
-            init_scale=[math.sqrt(scale), 1.0, 1.0],
-            seed=seed,
-        )
+        return mlp(self.dimension, self.width, seed, init_scale=[math.sqrt(scale), 1.0, 1.0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +102,10 @@ def follow(
     *,
     lr: float,
     steps: int,
-    every: int,
+    every: int | None = None,
     device: torch.device,
 ) -> Followed:
-    """Gradient descent on ½·MSE from N(0, s/fan-in), all seeds stacked; `measures` every so many steps, at the start too.
+    """Gradient descent on ½·MSE from N(0, s/fan-in), all seeds stacked; `measures` `every` so many steps, at both ends too.
 
     A seed draws the data and, up to its scale, the network, so runs of one seed at several scales are paired. The rate of `fit`
     is of the mean of r², of which a step is half as long. What is undefined (centred at the start, diverged) is NaN.
@@ -156,7 +147,7 @@ def follow(
         loss="mse",
         lr=lr / 2,
         steps=steps,
-        snapshots=Every(every),
+        snapshots=Every(every or steps),
         on_snapshot=watch,
         diverged="nan",
         device=device,

@@ -60,16 +60,8 @@ class FeatureRuns(Experiment):
     @leg("{}/s{:g}", over=lambda self: product(self.spectra, self.scales))
     def path(self, run: Run, spectrum: str, scale: float) -> dict[str, Any]:
         """Train, and keep the paths (rows, seeds, moments) as an array."""
-        followed = follow(
-            self.task(spectrum),
-            scale,
-            self.seeds_from(run.seed),
-            self.measures,
-            lr=self.lr,
-            steps=self.steps,
-            every=self.every,
-            device=run.device,
-        )
+        task, seeds, lr, device = self.task(spectrum), self.seeds_from(run.seed), self.lr, run.device
+        followed = follow(task, scale, seeds, self.measures, lr=lr, steps=self.steps, every=self.every, device=device)
         rows = [followed.values[name][:, :, place] for name in self.measures for place in range(len(LAYERS))]
         rows += [followed.losses[part] for part in PARTS]
         run.record.array(array_of(spectrum, scale), np.stack(rows))

@@ -1,4 +1,4 @@
-"""What the paper's experiments share: one layer's inputs and tangents, differences of matrices, numbers of a table."""
+"""What the paper's experiments share: networks, one layer's inputs and tangents, differences of matrices, rounding."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from ntkscope import models
+
+
+def mlp(in_features: int, width: int, seed: int, *, depth: int = 2, **options: Any) -> nn.Module:
+    """A network without biases, its weights N(0, 1/fan-in)."""
+    sizes = {"in_features": in_features, "widths": width, "depth": depth}
+    return models.build("mlp", **sizes, bias=False, sigma_w=1.0, seed=seed, **options)
 
 
 @dataclass(frozen=True, eq=False)

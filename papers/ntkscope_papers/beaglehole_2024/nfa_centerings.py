@@ -40,7 +40,7 @@ class NFACenterings(FeatureRuns):
         """The sixteen terms of the numerator after training three networks, at the smallest and the largest scale."""
         task, seeds, terms = self.task("isotropic"), self.seeds_from(run.seed)[:3], {}
         for scale in (self.scales[0], self.scales[-1]):
-            followed = follow(task, scale, seeds, {}, lr=self.lr, steps=self.steps, every=self.steps, device=run.device)
+            followed = follow(task, scale, seeds, {}, lr=self.lr, steps=self.steps, device=run.device)
             before = [task.network(scale, seed).double().eval() for seed in seeds]
             terms[f"{scale:g}"] = sixteen(followed.splits, before, finals(followed.ensemble))
         return {"scales": terms}
@@ -48,18 +48,11 @@ class NFACenterings(FeatureRuns):
     @leg("whole-loss")
     def whole_loss(self, run: Run) -> dict[str, Any]:
         """Figure 4's ratio after the first steps at the largest scale, on MSE without its ½: twice the rate."""
-        losses = {}
+        task, seeds, losses = self.task("isotropic"), self.seeds_from(run.seed), {}
+        measures = {"ratio": double_centred_ratio}
         for name, factor in (("½·MSE", 1.0), ("MSE", 2.0)):
-            followed = follow(
-                self.task("isotropic"),
-                self.scales[-1],
-                self.seeds_from(run.seed),
-                {"ratio": double_centred_ratio},
-                lr=factor * self.lr,
-                steps=self.every,
-                every=self.every,
-                device=run.device,
-            )
+            lr = factor * self.lr
+            followed = follow(task, self.scales[-1], seeds, measures, lr=lr, steps=self.every, device=run.device)
             losses[name] = {
                 "ratio": followed.values["ratio"][:, -1].tolist(),
                 "loss": [followed.losses["train"][:, at].tolist() for at in (0, -1)],

@@ -17,10 +17,10 @@ from ntkscope_papers.beaglehole_2024.alignment_reversing import (
     AlignmentReversing,
     Networks,
     comparison,
-    construction,
     drop,
     one_balance,
 )
+from ntkscope_papers.framework import Run
 
 READINGS = readings("alignment-reversing", "nfa-")
 
@@ -42,7 +42,8 @@ def test_one_balance_is_what_the_measures_say() -> None:
 
 
 def test_the_construction_exists_with_enough_rows_only() -> None:
-    found = construction(0)
+    config = AlignmentReversing()
+    found = config.construction(Run(config, None, torch.device("cpu"), None, 0, False))
     assert found["enough rows"] < 1e-8
     assert found["rank of X₁ᵀX₁ over d, n = d"] == 0.25
     assert found["columns of V₂ over d, n = d"] == 0.75

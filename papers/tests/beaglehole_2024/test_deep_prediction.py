@@ -13,7 +13,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
 from ntkscope.measures._expected_kernel import DUALS
-from ntkscope_papers.beaglehole_2024.deep_prediction import DeepPrediction, limits, linear_slope
+from ntkscope_papers.beaglehole_2024.deep_prediction import DeepPrediction, linear_slope
 
 READINGS = readings("deep-prediction", "nfa-")
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def test_the_linear_slope_is_the_beginning_of_the_arc_cosine() -> None:
 
 
 def test_spectra_at_both_ends() -> None:
-    found = limits(5)
+    found = DeepPrediction(dimension=5).spectrum(None)
     assert found["alpha 0"] == [0.5, 0.5]
     assert found["alpha infinite"] == [0.5, 0.0]
 
@@ -64,7 +64,7 @@ def _record(tmp_path: Path, *, depth: float, small: float, large: float, relu: f
                         made = {"predicted, this width": rho, "predicted, linear slope": rho - error}
                         curve[f"{a:g}"] = {"observed": rho, "predicted": rho - error - jitter, **made}
                     record.put(**{f"{task}/{activation}/{width}/{seed}": {"seconds": 1.0, "decays": curve}})
-    record.put(spectrum={"seconds": 0.0, **limits(4)})
+    record.put(spectrum={"seconds": 0.0, **DeepPrediction(dimension=4).spectrum(None)})
     return record
 
 
