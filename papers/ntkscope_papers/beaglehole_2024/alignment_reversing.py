@@ -18,8 +18,7 @@ from ntkscope.data.alignment_reversing import reverse
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import early_time as early
-from ntkscope_papers.beaglehole_2024.early_identities import normal
-from ntkscope_papers.beaglehole_2024.matrices import relative, rounded
+from ntkscope_papers.beaglehole_2024.matrices import normal, relative, rounded
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary, under
 
@@ -64,8 +63,17 @@ class AlignmentReversing(Experiment):
         "networks": 4,
     }
 
-    def prepare(self, run: Run) -> Networks:
-        return Networks.draw(self.size, self.networks, run.seed, run.device)
+    def prepare(self, run: Run) -> tuple[list[Tensor], tuple[float, ...]]:
+        """R = Wᵀ diag(a²) W of every network, and tr[R^p] averaged over them, as appendix H does."""
+        matrices, sums = [], torch.zeros(4, dtype=torch.float64)
+        for i in range(self.networks):
+            W, a = free.draw_network(self.size, self.size, run.seed + i, run.device)
+            scaled = a[:, None] * W
+            R = scaled.T @ scaled
+            square = R @ R
+            sums += torch.stack([R.trace(), (R * R).sum(), (R * square).sum(), (square * square).sum()]).cpu()
+            matrices.append(R)
+        return matrices, tuple((sums / self.size / self.networks).tolist())
 
     def cases(self) -> Iterator[tuple[str, int]]:
         for reading in self.readings:
@@ -94,7 +102,30 @@ class AlignmentReversing(Experiment):
     @leg("{}/{}", over=lambda self: self.cases())
     def correlations(self, run: Run, reading: str, s: int) -> dict[str, Any]:
         """Of one data set at every balance."""
-        return {"balances": {f"{b:g}": one_balance(run.data, reading, b, run.seed + s) for b in self.balances}}
+        return {"balances": {f"{b:g}": self.one_balance(run, reading, b, run.seed + s) for b in self.balances}}
+
+    def one_balance(self, run: Run, reading: str, balance: float, seed: int) -> dict[str, Any]:
+        """Observed and predicted ρ(ẆᵀẆ, ẆᵀKẆ), and how far the two expected matrices are from the identity."""
+        (matrices, moments), size = run.data, self.size
+        options: dict[str, Any] = {"n": size, "dimension": size, "dtype": "float64", **READINGS[reading]}
+        split = data.load("alignment-reversing", seed=seed, balance=balance, **options)
+        X, y = (t.to(run.device) for t in (split.train.x, split.train.y))
+        S, B = X.T @ (y[:, None] * X), X.T @ X
+        A, kept = S @ S, S @ B @ S
+        predicted = early.quadratic_prediction(X, y, moments=moments)
+        eye = torch.eye(size, dtype=X.dtype, device=run.device)
+        printed = predicted.printed_correlation
+        return {
+            "observed": [free.word_traces(A, B, R).correlation for R in matrices],
+            "predicted": predicted.correlation,
+            "predicted, limits of the moments": early.quadratic_prediction(X, y, width=size).correlation,
+            "predicted, exact means": early.expected_traces(X, y, size).correlation,
+            "predicted, mean term": early.expected_derivatives(X, y, size).correlation,
+            "printed": printed if math.isfinite(printed) else None,
+            "SBS with I": matrix_correlation(kept, eye),
+            "S² with I": matrix_correlation(A, eye),
+            "SBS with S²": matrix_correlation(kept, A),
+        }
 
     @claim(
         "nfa-fig3-setting",
@@ -223,50 +254,6 @@ class AlignmentReversing(Experiment):
             if axis.get_legend_handles_labels()[0]:
                 axis.legend()
         return {"alignment-reversing": drawn}
-
-
-@dataclass(frozen=True, eq=False)
-class Networks:
-    """`matrices`: R = Wᵀ diag(a²) W of every network; `moments`: tr[R^p] averaged over them, as appendix H does."""
-
-    matrices: list[Tensor]
-    moments: tuple[float, ...]
-
-    @classmethod
-    def draw(cls, size: int, count: int, seed: int, device: torch.device) -> Networks:
-        matrices, sums = [], torch.zeros(4, dtype=torch.float64)
-        for i in range(count):
-            W, a = free.draw_network(size, size, seed + i, device)
-            scaled = a[:, None] * W
-            R = scaled.T @ scaled
-            square = R @ R
-            sums += torch.stack([R.trace(), (R * R).sum(), (R * square).sum(), (square * square).sum()]).cpu()
-            matrices.append(R)
-        return cls(matrices, tuple((sums / size / count).tolist()))
-
-
-def one_balance(networks: Networks, reading: str, balance: float, seed: int) -> dict[str, Any]:
-    """Observed and predicted ρ(ẆᵀẆ, ẆᵀKẆ), and how far the two expected matrices are from the identity."""
-    size, device = len(networks.matrices[0]), networks.matrices[0].device
-    options: dict[str, Any] = {"n": size, "dimension": size, "dtype": "float64", **READINGS[reading]}
-    split = data.load("alignment-reversing", seed=seed, balance=balance, **options)
-    X, y = (t.to(device) for t in (split.train.x, split.train.y))
-    S, B = X.T @ (y[:, None] * X), X.T @ X
-    A, kept = S @ S, S @ B @ S
-    predicted = early.quadratic_prediction(X, y, moments=networks.moments)
-    eye = torch.eye(size, dtype=X.dtype, device=device)
-    printed = predicted.printed_correlation
-    return {
-        "observed": [free.word_traces(A, B, R).correlation for R in networks.matrices],
-        "predicted": predicted.correlation,
-        "predicted, limits of the moments": early.quadratic_prediction(X, y, width=size).correlation,
-        "predicted, exact means": early.expected_traces(X, y, size).correlation,
-        "predicted, mean term": early.expected_derivatives(X, y, size).correlation,
-        "printed": printed if math.isfinite(printed) else None,
-        "SBS with I": matrix_correlation(kept, eye),
-        "S² with I": matrix_correlation(A, eye),
-        "SBS with S²": matrix_correlation(kept, A),
-    }
 
 
 def by_balance(record: Record, reading: str) -> list[Mapping[str, Any]]:

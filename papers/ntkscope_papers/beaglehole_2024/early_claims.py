@@ -91,8 +91,7 @@ CLAIMS = (
         "1 to 1e-8 for random projectors",
         "kernel forms",
         lambda f: f["projector"] <= 1e-8,
-        "",
-        ("projector",),
+        shown=("projector",),
     ),
     _claim(
         "eq4-positive",
@@ -180,8 +179,7 @@ CLAIMS = (
             "mean over Haar rotations within 4 standard errors",
             "alternating words",
             lambda f, key=f"Eq. {number}": _within(f[key], 4),  # type: ignore[misc]
-            "",
-            (f"Eq. {number}",),
+            shown=(f"Eq. {number}",),
         )
         for number, says in (
             (12, "tr[C₁R₁] = 0"),
@@ -199,8 +197,7 @@ CLAIMS = (
             _within(f["Eq. 15"], 3)
             and abs(f["Eq. 15"]["mean"] - f["Eq. 15"]["first term alone"]) > 3 * f["Eq. 15"]["standard error"]
         ),
-        "",
-        ("Eq. 15",),
+        shown=("Eq. 15",),
     ),
     _claim(
         "eq16-17-21-23",
@@ -247,8 +244,7 @@ CLAIMS = (
         "identity of symmetric matrices, to 1e-10",
         "expansions",
         lambda f: f["Eq. 27"] <= EXACT,
-        "",
-        ("Eq. 27",),
+        shown=("Eq. 27",),
     ),
     _claim(
         "eq28",

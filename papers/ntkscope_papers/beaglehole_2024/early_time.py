@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from ntkscope.core import Record
-from ntkscope_papers.beaglehole_2024 import early_averages as averages
-from ntkscope_papers.beaglehole_2024 import early_identities as identities
+from ntkscope_papers.beaglehole_2024.early_averages import Averages
 from ntkscope_papers.beaglehole_2024.early_claims import CLAIMS
-from ntkscope_papers.framework import Experiment, Run, drawing, figure, leg
+from ntkscope_papers.beaglehole_2024.early_identities import Identities
+from ntkscope_papers.framework import drawing, figure
 
 
 @dataclass(frozen=True)
-class EarlyTimeTheory(Experiment):
-    """Beaglehole et al., Props 3, 4, 10 and Eq. 4-28: second derivatives of the feature matrices, free probability, errata.
-
-    `trials`: random networks and matrices for identities. `draws`: initialisations for means. `rotations` of matrices with
-    `rotated` rows, `formula_draws` words of matrices with `dimension` rows. `networks` of `width` for moments of R, and for the
-    spread over networks of each size in `sizes`.
-    """
+class EarlyTimeTheory(Identities, Averages):
+    """Beaglehole et al., Props 3, 4, 10 and Eq. 4-28: second derivatives of the feature matrices, free probability, errata."""
 
     name = "early-time"
     statements = CLAIMS
     free = ("trials", "networks", "rotations", "formula_draws")
-
-    trials: int = 60
-    draws: int = 200_000
-    rotations: int = 48
-    rotated: int = 400
-    formula_draws: int = 8
-    dimension: int = 800
-    networks: int = 30
-    width: int = 1024
-    sizes: tuple[int, ...] = (64, 256, 1024)
 
     smoke = {
         "trials": 12,
@@ -48,34 +32,6 @@ class EarlyTimeTheory(Experiment):
         "width": 96,
         "sizes": (16, 64),
     }
-
-    @leg("{}", over=lambda self: identities.IDENTITIES)
-    def identity(self, run: Run, name: str) -> dict[str, Any]:
-        return identities.IDENTITIES[name](self.trials, run.seed)
-
-    @leg("alternating words")
-    def alternating_words(self, run: Run) -> dict[str, Any]:
-        return averages.alternating_words(self.rotations, self.rotated, run.seed)
-
-    @leg("free formulas")
-    def free_formulas(self, run: Run) -> dict[str, Any]:
-        return averages.free_formulas(self.formula_draws, self.dimension, run.seed)
-
-    @leg("moments of R")
-    def moments_of_r(self, run: Run) -> dict[str, Any]:
-        return averages.moments_of_r(self.networks, self.width, run.seed)
-
-    @leg("{}", over=lambda self: averages.MEANS)
-    def mean(self, run: Run, name: str) -> dict[str, Any]:
-        return averages.MEANS[name](self.draws, run.seed)
-
-    @leg("wide limit")
-    def wide_limit(self, run: Run) -> dict[str, Any]:
-        return averages.wide_limit(run.seed)
-
-    @leg("self-averaging")
-    def self_averaging(self, run: Run) -> dict[str, Any]:
-        return averages.self_averaging(self.networks, self.sizes, run.seed)
 
     @figure
     def drawn(self, record: Record) -> dict[str, Figure]:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope import models
+from ntkscope.core import generator
 
 
 def mlp(in_features: int, width: int, seed: int, *, depth: int = 2, **options: Any) -> nn.Module:
@@ -41,6 +42,10 @@ def layer_view(model: nn.Module, layer: nn.Module, x: Float[Tensor, "n d"]) -> L
     columns = outputs.sum(0).unbind()
     tangents = [torch.autograd.grad(column, hidden, retain_graph=True)[0] for column in columns]
     return LayerView(outputs.detach(), inputs.detach(), torch.stack(tangents, dim=1))
+
+
+def normal(seed: int, name: str, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator(seed, "early time", name), dtype=torch.float64)
 
 
 def relative(found: Tensor | float, expected: Tensor | float) -> float:

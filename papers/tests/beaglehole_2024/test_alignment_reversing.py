@@ -15,10 +15,8 @@ from ntkscope.measures import early_time as early
 from ntkscope_papers.beaglehole_2024.alignment_reversing import (
     FIRST,
     AlignmentReversing,
-    Networks,
     comparison,
     drop,
-    one_balance,
 )
 from ntkscope_papers.framework import Run
 
@@ -32,12 +30,13 @@ class TestAlignmentReversing(ExperimentContract):
 
 
 def test_one_balance_is_what_the_measures_say() -> None:
-    networks = Networks.draw(32, 3, 0, torch.device("cpu"))
-    found = one_balance(networks, FIRST, 0.5, 1)
+    config = AlignmentReversing(size=32, networks=3)
+    run = Run(config, None, torch.device("cpu"), None, 0, False)
+    found = config.one_balance(run, FIRST, 0.5, 1)
     assert len(found["observed"]) == 3
     assert all(0 < value <= 1 for value in found["observed"])
     drawn = early.drawn_moments(32, 32, draws=3, seed=0).values
-    assert networks.moments == pytest.approx(drawn, rel=1e-10)
+    assert run.data[1] == pytest.approx(drawn, rel=1e-10)
     assert 0 < found["predicted"] <= 1
 
 
