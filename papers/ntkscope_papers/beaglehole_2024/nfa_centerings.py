@@ -148,7 +148,7 @@ class NFACenterings(FeatureRuns):
     @figure
     def paths_by_layer(self, record: Record) -> dict[str, Figure]:
         """Figure 4's ratio, and Figure 5's correlation for both spectra: means over seeds, bands of one standard error."""
-        figures = {}
+        figures: dict[str, Figure] = {}
         for name, (spectrum, kind, title) in SHOWN.items():
             figures[name], axes = drawing.canvas(1, 2, width=4.2, height=3.2)
             for _, paths in self.paths(record, [spectrum]):

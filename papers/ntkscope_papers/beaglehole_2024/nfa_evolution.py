@@ -227,7 +227,7 @@ class NFAEvolution(FeatureRuns):
     @figure
     def evolution(self, record: Record) -> dict[str, Figure]:
         """One figure per spectrum: rows for layers, columns for correlations and losses."""
-        figures = {}
+        figures: dict[str, Figure] = {}
         for spectrum, paths in self.paths(record, self.spectra):
             figures[FIGURES[spectrum]], axes = drawing.canvas(2, 4, width=3.4, height=2.8)
             for axis, (layer, (kind, title)) in zip(axes, product(LAYERS, TITLES.items())):
