@@ -17,7 +17,7 @@ from ntkscope.core import NtkscopeError, generator
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import _gaussian_words as gaussian
 from ntkscope.measures import early_time as early
-from ntkscope_papers.beaglehole_2024.layer_views import layer_view
+from ntkscope_papers.beaglehole_2024.matrices import layer_view
 from oracles import free_words
 
 LOSSES = ("squares", "mean squares", "cross-entropy")

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS
-from ntkscope_papers.framework.claims import Reading, claim
-from ntkscope_papers.framework.intervals import ANY, CORRELATION, interval, short
+from ntkscope_papers.framework import Reading, claim
+from ntkscope_papers.framework.intervals import CORRELATION, interval, short
 
-NAME = "chain-monomial"
 READ = ("variance", "deviation")
+RHO, CONTROL = ("layers", "layer1", "rho"), ("layers", "layer1", "control")
 PTK_FACTOR = "K needs the factor 1/n that the AGOP is defined with; as printed, the two sides differ by n"
 
 
-def members(record: Record, reading: str) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = record.metrics[f"trained/{reading}"]["members"]
-    return found
+def each(record: Record, networks: str, *path: str) -> list[float]:
+    """One number of every network, by the keys that lead to it."""
+    values = record.metrics[f"trained/{networks}"]["members"]
+    for key in path:
+        values = [value[key] for value in values]
+    return [float(value) for value in values]
 
 
-def over(
-    record: Record, reading: str, value: Callable[[Mapping[str, Any]], float], within: tuple[float, float] = ANY
-) -> dict[str, float]:
-    """Mean over seeds of one figure, with its interval."""
-    return interval((value(one) for one in members(record, reading)), within)
-
-
-def of_layer(layer: str, *path: str) -> Callable[[Mapping[str, Any]], float]:
-    def value(member: Mapping[str, Any]) -> float:
-        found: Any = member["layers"][layer]
-        for name in path:
-            found = found[name]
-        return float(found)
-
-    return value
+def with_deviation(record: Record, measured: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The same with the other reading of s, where it was measured."""
+    if "trained/deviation" in record.metrics:
+        measured["s a standard deviation"] = short(interval(each(record, "deviation", *path)))
+    return measured
 
 
 @claim(
@@ -152,19 +144,21 @@ def _egop(config: Any, record: Record) -> Reading:
     needs=["trained/ansatz"],
 )
 def _ansatz(config: Any, record: Record) -> Reading:
-    told = {layer: over(record, "ansatz", of_layer(layer, "rho"), CORRELATION) for layer in LAYERS}
-    control = {layer: over(record, "ansatz", of_layer(layer, "control", "mean"), CORRELATION) for layer in LAYERS}
+    rho, control = (
+        {layer: interval(each(record, "ansatz", "layers", layer, *path), CORRELATION) for layer in LAYERS}
+        for path in (["rho"], ["control", "mean"])
+    )
     measured = {
-        "ρ": {layer: short(one) for layer, one in told.items()},
+        "ρ": {layer: short(one) for layer, one in rho.items()},
         "control": {layer: short(one) for layer, one in control.items()},
     }
-    note = (
-        f"mean with its 95 % interval; layer 2 has ρ = {told['layer2']['mean']:.2f}"
-        f" ({control['layer2']['mean']:.2f} with random eigenvectors): not every layer is near 1"
-        if told["layer2"]["mean"] < 0.7
-        else "mean with its 95 % interval"
-    )
-    return Reading(measured, told["layer1"]["mean"] >= 0.7, note, seeds=int(told["layer1"]["n"]))
+    note = "mean with its 95 % interval"
+    if rho["layer2"]["mean"] < 0.7:
+        note += (
+            f"; layer 2 has ρ = {rho['layer2']['mean']:.2f} ({control['layer2']['mean']:.2f} with random eigenvectors):"
+            " not every layer is near 1"
+        )
+    return Reading(measured, rho["layer1"]["mean"] >= 0.7, note, seeds=int(rho["layer1"]["n"]))
 
 
 @claim(
@@ -175,7 +169,7 @@ def _ansatz(config: Any, record: Record) -> Reading:
     needs=["trained/variance"],
 )
 def _setting(config: Any, record: Record) -> Reading:
-    losses = [one["train_loss"] for one in members(record, "variance")]
+    losses = each(record, "variance", "train_loss")
     measured = {
         "n": config.items,
         "d": config.dimension,
@@ -189,18 +183,6 @@ def _setting(config: Any, record: Record) -> Reading:
     return Reading(measured, max(losses) <= 0.01, note)
 
 
-def _beside(
-    record: Record,
-    measured: dict[str, Any],
-    value: Callable[[Mapping[str, Any]], float],
-    within: tuple[float, float] = ANY,
-) -> dict[str, Any]:
-    """The other reading of s, where it was measured."""
-    if "trained/deviation" in record.metrics:
-        measured["s a standard deviation"] = short(over(record, "deviation", value, within))
-    return measured
-
-
 @claim(
     "nfa-fig1-rho",
     "Figure 1",
@@ -210,11 +192,12 @@ def _beside(
     needs=["trained/variance"],
 )
 def _rho(config: Any, record: Record) -> Reading:
-    value = of_layer("layer1", "rho")
-    told = over(record, "variance", value, CORRELATION)
-    note = f"0.93 is {rank_among(record, value, 0.93)}; mean with its 95 % interval"
-    measured = _beside(record, {"ρ": short(told), "each": each(record, value)}, value)
-    return Reading(measured, 0.90 <= told["mean"] <= 0.95, note, seeds=int(told["n"]))
+    values = each(record, "variance", *RHO)
+    rho, shown = interval(values, CORRELATION), [round(value, 4) for value in values]
+    below = sum(value < 0.93 for value in shown)
+    note = f"0.93 is above {below} of {len(shown)} networks; mean with its 95 % interval"
+    measured = with_deviation(record, {"ρ": short(rho), "each": shown}, *RHO)
+    return Reading(measured, 0.90 <= rho["mean"] <= 0.95, note, seeds=int(rho["n"]))
 
 
 @claim(
@@ -226,15 +209,17 @@ def _rho(config: Any, record: Record) -> Reading:
     needs=["trained/variance"],
 )
 def _control(config: Any, record: Record) -> Reading:
-    value = of_layer("layer1", "control", "mean")
-    told, rho = (over(record, "variance", one, CORRELATION) for one in (value, of_layer("layer1", "rho")))
-    drop = over(record, "variance", lambda one: of_layer("layer1", "rho")(one) - value(one))
-    single = [of_layer("layer1", "control", name) for name in ("least", "most")]
-    draws = [min(each(record, single[0])), max(each(record, single[1]))]
-    measured = {"control": short(told), "below ρ by": short(drop), "single draws": draws}
-    holds = 0.45 <= told["mean"] <= 0.60 and drop["mean"] >= 0.3
-    note = f"{config.draws} draws of Q per network; ρ itself {rho['mean']:.3f}"
-    return Reading(_beside(record, measured, value), holds, note, seeds=int(told["n"]))
+    rho, control = each(record, "variance", *RHO), each(record, "variance", *CONTROL, "mean")
+    mean, drop = interval(control, CORRELATION), interval(a - b for a, b in zip(rho, control))
+    least, most = (each(record, "variance", *CONTROL, name) for name in ("least", "most"))
+    measured = {
+        "control": short(mean),
+        "below ρ by": short(drop),
+        "single draws": [round(min(least), 4), round(max(most), 4)],
+    }
+    holds = 0.45 <= mean["mean"] <= 0.60 and drop["mean"] >= 0.3
+    note = f"{config.draws} draws of Q per network; ρ itself {interval(rho, CORRELATION)['mean']:.3f}"
+    return Reading(with_deviation(record, measured, *CONTROL, "mean"), holds, note, seeds=int(mean["n"]))
 
 
 @claim(
@@ -246,11 +231,11 @@ def _control(config: Any, record: Record) -> Reading:
     needs=["trained/variance"],
 )
 def _spread(config: Any, record: Record) -> Reading:
-    value = of_layer("layer1", "spread")
-    told = over(record, "variance", value)
-    most = of_layer("layer1", "largest possible spread")(members(record, "variance")[0])
-    measured = _beside(record, {"std / mean": short(told), "largest possible": most}, value)
-    return Reading(measured, 5 <= told["mean"] <= 6.5, "population standard deviation", seeds=int(told["n"]))
+    path = ("layers", "layer1", "spread")
+    spread = interval(each(record, "variance", *path))
+    most = each(record, "variance", "layers", "layer1", "largest possible spread")[0]
+    measured = with_deviation(record, {"std / mean": short(spread), "largest possible": most}, *path)
+    return Reading(measured, 5 <= spread["mean"] <= 6.5, "population standard deviation", seeds=int(spread["n"]))
 
 
 @claim(
@@ -262,9 +247,9 @@ def _spread(config: Any, record: Record) -> Reading:
     needs=["trained/variance"],
 )
 def _likeness(config: Any, record: Record) -> Reading:
-    told = {name: interval(one["egop"][name] for one in members(record, "variance")) for name in ("agop", "nfm")}
-    measured = {f"ρ({name.upper()}, EGOP)": short(one) for name, one in told.items()}
-    return Reading(measured, min(one["mean"] for one in told.values()) >= 0.7, seeds=int(told["agop"]["n"]))
+    likeness = {name: interval(each(record, "variance", "egop", name)) for name in ("agop", "nfm")}
+    measured = {f"ρ({name.upper()}, EGOP)": short(one) for name, one in likeness.items()}
+    return Reading(measured, min(one["mean"] for one in likeness.values()) >= 0.7, seeds=int(likeness["agop"]["n"]))
 
 
 @claim(
@@ -293,16 +278,7 @@ def _scale(config: Any, record: Record) -> Reading:
     measured: dict[str, Any] = {"variance · fan-in": found["variances"]}
     note = "s is read as a variance, as N(0, s/k) says"
     if all(f"trained/{reading}" in record.metrics for reading in READ):
-        ends = {reading: short(over(record, reading, of_layer("layer1", "rho"), CORRELATION)) for reading in READ}
-        measured["ρ after training"] = {f"s a {reading}": value for reading, value in ends.items()}
+        measured["ρ after training"] = {
+            f"s a {reading}": short(interval(each(record, reading, *RHO), CORRELATION)) for reading in READ
+        }
     return Reading(measured, max(abs(off) for off in found["standard errors off"].values()) <= 4, note)
-
-
-def each(record: Record, value: Callable[[Mapping[str, Any]], float]) -> list[float]:
-    return [round(value(one), 4) for one in members(record, "variance")]
-
-
-def rank_among(record: Record, value: Callable[[Mapping[str, Any]], float], published: float) -> str:
-    """Where a published number lies among those of the seeds."""
-    found = each(record, value)
-    return f"above {sum(one < published for one in found)} of {len(found)} networks"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.qadeer_2023.theory_claims import TheoryClaim
+from ntkscope.core import Record
+from ntkscope_papers.beaglehole_2024.matrices import rounded
+from ntkscope_papers.framework.claims import Reading, Statement, claim
 
 Found = Mapping[str, Any]
 EXACT = 1e-10
@@ -21,8 +22,14 @@ def _claim(
     holds: Callable[[Found], bool],
     note: str = "",
     shown: tuple[str, ...] = (),
-) -> TheoryClaim:
-    return TheoryClaim(Published(f"nfa-{name}", source, says, check), measurement, holds, note, shown)
+) -> Statement:
+    """A statement that one measurement decides; `shown` are the numbers of it that are told, all if none are named."""
+
+    def read(config: Any, record: Record) -> Reading:
+        found = {key: value for key, value in record.metrics[measurement].items() if key != "seconds"}
+        return Reading(rounded({key: found[key] for key in shown or found}, 4), bool(holds(found)), note)
+
+    return claim(f"nfa-{name}", source, says, check, needs=(measurement,))(read)
 
 
 def _within(one: Mapping[str, float], errors: float) -> bool:
@@ -84,8 +91,7 @@ CLAIMS = (
         "1 to 1e-8 for random projectors",
         "kernel forms",
         lambda f: f["projector"] <= 1e-8,
-        "",
-        ("projector",),
+        shown=("projector",),
     ),
     _claim(
         "eq4-positive",
@@ -173,8 +179,7 @@ CLAIMS = (
             "mean over Haar rotations within 4 standard errors",
             "alternating words",
             lambda f, key=f"Eq. {number}": _within(f[key], 4),  # type: ignore[misc]
-            "",
-            (f"Eq. {number}",),
+            shown=(f"Eq. {number}",),
         )
         for number, says in (
             (12, "tr[C₁R₁] = 0"),
@@ -192,8 +197,7 @@ CLAIMS = (
             _within(f["Eq. 15"], 3)
             and abs(f["Eq. 15"]["mean"] - f["Eq. 15"]["first term alone"]) > 3 * f["Eq. 15"]["standard error"]
         ),
-        "",
-        ("Eq. 15",),
+        shown=("Eq. 15",),
     ),
     _claim(
         "eq16-17-21-23",
@@ -240,8 +244,7 @@ CLAIMS = (
         "identity of symmetric matrices, to 1e-10",
         "expansions",
         lambda f: f["Eq. 27"] <= EXACT,
-        "",
-        ("Eq. 27",),
+        shown=("Eq. 27",),
     ),
     _claim(
         "eq28",

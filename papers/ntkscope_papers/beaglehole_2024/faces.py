@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ntkscope import data, models, training
+from ntkscope import data, training
 from ntkscope.core import Part, Record, generator
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
-from ntkscope_papers.beaglehole_2024.feature_path import finals, rounded
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Reading, claim
-from ntkscope_papers.framework.experiment import Experiment, Run
+from ntkscope_papers.beaglehole_2024.feature_path import finals
+from ntkscope_papers.beaglehole_2024.matrices import mlp, rounded
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
-from ntkscope_papers.framework.legs import Leg, run_legs
 
-NAME = "faces"
 LAYER = "layer1"
 OLIVETTI = "Olivetti faces (400 images of 40 people, split by person) for CelebA, which is not available here"
 ONE_DRAW = 0.04  # the published control
-DIAGONALS = "diagonals"  # of NFM, AGOP and WᵀQW of the first seed, as images
 SIDE = 64
 
 
@@ -38,7 +33,7 @@ class Faces(Experiment):
     size and activation open: 64 × 64 grey pixels, squared error of one output to labels ±1, `batch` and ReLU.
     """
 
-    name = NAME
+    name = "faces"
     free = ("seeds", "draws")
 
     width: int = 128
@@ -49,36 +44,175 @@ class Faces(Experiment):
     seeds: int = 5
     draws: int = 200
 
-    smoke = {
-        "width": 16,
-        "epochs": 20,
-        "seeds": 2,
-        "draws": 40,
-    }
+    smoke = {"width": 16, "epochs": 20, "seeds": 2, "draws": 40}
 
     def network(self, seed: int) -> nn.Module:
-        return models.build(
-            "mlp",
-            in_features=SIDE * SIDE,
-            classes=1,
-            widths=self.width,
-            depth=2,
-            bias=False,
-            sigma_w=1.0,
-            init_scale=[self.scale**0.5, 1.0, 1.0],
-            seed=seed,
-        )
+        return mlp(SIDE * SIDE, self.width, seed, init_scale=[self.scale**0.5, 1.0, 1.0])
 
-    def measure(self, run: Run) -> None:
+    @leg()
+    def definition(self, run: Run) -> dict[str, Any]:
+        """The Pearson form against NumPy's, of whole matrices and of diagonals."""
+        draw = generator(run.seed, "faces", "definition")
+        gaps = {"matrices": 0.0, "diagonals": 0.0}
+        for _ in range(20):
+            W, b = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (7, 6))
+            K = b @ b.T / 6
+            F, G = (W.T @ W).numpy(), (W.T @ K @ W).numpy()
+            for name, pair in (("matrices", (F.ravel(), G.ravel())), ("diagonals", (F.diagonal(), G.diagonal()))):
+                wanted = float(np.corrcoef(*pair)[0, 1])
+                found = nfa_correlation(W, K, pearson=True, diagonal=name == "diagonals")
+                gaps[name] = max(gaps[name], abs(found - wanted))
+        return {"gaps": gaps}
+
+    @leg()
+    def trained(self, run: Run) -> dict[str, Any]:
+        """All seeds stacked; of each the Pearson correlation of diagonals with every draw of its control."""
         seeds = list(range(run.seed, run.seed + self.seeds))
-        made = [
-            Leg("definition", partial(definition, run.seed)),
-            Leg("trained", partial(trained, self, run.record, seeds, run.root, run.device)),
-        ]
-        run_legs(run.record, made, self.legs, progress=run.progress)
+        train, test = parts_of(run.root, seeds)
+        ensemble = training.fit_ensemble(
+            self.network,
+            train,
+            seeds=seeds,
+            optimizer="adam",
+            lr=self.lr,
+            loss="mse",
+            epochs=self.epochs,
+            batch_size=min(self.batch, len(train[0])),
+            device=run.device,
+        )
+        members = []
+        for i, model in enumerate(finals(ensemble)):
+            x = train[i].x.double()
+            initial = self.network(seeds[i]).double().eval()
+            layer = feature_matrices(model, x, layers=LAYER, initial=initial, dtype=torch.float64)[LAYER]
+            control = layer.control(draws=self.draws, seed=seeds[i], pearson=True, diagonal=True)
+            members.append(
+                {
+                    "items": len(x),
+                    "with_glasses": int((train[i].y > 0).sum()),
+                    "pixels": [float(x.min()), float(x.max())],
+                    "train_accuracy": accuracy(model, train[i]),
+                    "test_accuracy": accuracy(model, test[i]),
+                    "test_majority": float(max((test[i].y > 0).double().mean(), (test[i].y < 0).double().mean())),
+                    "pearson_diagonal": control.observed,
+                    "draws": rounded(control.values, 4),
+                    "p_value": control.p_value,
+                    "rho": layer.correlation(),
+                    "centred": layer.correlation("weights"),
+                }
+            )
+            if i == 0:
+                assert layer.weight is not None
+                run.record.array("diagonals", np.stack(diagonals(layer.weight, layer.ptk, seeds[i])))
+        return {"members": rounded(members), "notes": list(ensemble.notes)}
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @claim(
+        "nfa-fig9-setting",
+        "Appendices H and I",
+        {"n": 7500, "width": 128, "s1": 0.02, "lr": 0.0001, "epochs": 500},
+        "configuration: as many images with glasses as without, pixels within 0 … 1, training accuracy ≥ 0.99",
+        stand_in=OLIVETTI,
+        needs=["trained"],
+    )
+    def setting(self, record: Record) -> Reading:
+        members = record.metrics["trained"]["members"]
+        measured = {
+            "n": members[0]["items"],
+            "width": self.width,
+            "s1": self.scale,
+            "lr": self.lr,
+            "epochs": self.epochs,
+            "batch": self.batch,
+            "training accuracy": each(record, "train_accuracy"),
+            "test accuracy": short(interval(each(record, "test_accuracy"), SHARE)),
+            "share of the larger class among them": short(interval(each(record, "test_majority"), SHARE)),
+        }
+        even = all(2 * one["with_glasses"] == one["items"] for one in members)
+        inside = all(one["pixels"][0] >= 0 and one["pixels"][1] <= 1 for one in members)
+        return Reading(measured, even and inside and min(each(record, "train_accuracy")) >= 0.99)
+
+    @claim(
+        "nfa-fig9-rho",
+        "Figure 9",
+        0.91,
+        "Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds",
+        stand_in=OLIVETTI,
+        seeds=5,
+        needs=["trained"],
+    )
+    def pearson(self, record: Record) -> Reading:
+        values = each(record, "pearson_diagonal")
+        mean = interval(values, CORRELATION)
+        measured = {
+            "Pearson of diagonals": short(mean),
+            "each": [round(value, 4) for value in values],
+            "ρ of the matrices": short(interval(each(record, "rho"), CORRELATION)),
+            "centred ρ": short(interval(each(record, "centred"), CORRELATION)),
+        }
+        return Reading(measured, mean["mean"] >= 0.6, "mean with its 95 % interval", seeds=int(mean["n"]))
+
+    @claim(
+        "nfa-fig9-random-Q",
+        "Figure 9",
+        ONE_DRAW,
+        "mean over draws of Q at least 0.3 below the value with K; the published number's rank among the draws",
+        stand_in=OLIVETTI,
+        seeds=5,
+        needs=["trained"],
+    )
+    def control(self, record: Record) -> Reading:
+        draws = np.concatenate(each(record, "draws"))
+        means = [float(np.mean(one)) for one in each(record, "draws")]
+        drop = interval(value - mean for value, mean in zip(each(record, "pearson_diagonal"), means))
+        measured = {
+            "mean of the draws": short(interval(means, CORRELATION)),
+            "below the value with K by": short(drop),
+            "95 % of the draws": [round(float(np.quantile(draws, q)), 4) for q in (0.025, 0.975)],
+            f"share of draws up to {ONE_DRAW}": round(float((draws <= ONE_DRAW).mean()), 4),
+            "p": each(record, "p_value"),
+        }
+        note = f"{self.draws} draws per network; the mean of WᵀQW over Q is a multiple of WᵀW, so one draw says little"
+        return Reading(measured, drop["mean"] >= 0.3, note, seeds=int(drop["n"]))
+
+    @claim(
+        "nfa-pearson-def",
+        "Appendix I",
+        "ρ(A - m(A), B - m(B))",
+        "equals NumPy's corrcoef of the entries, of matrices and of diagonals, to 1e-12",
+        needs=["definition"],
+    )
+    def pearson_definition(self, record: Record) -> Reading:
+        gaps = record.metrics["definition"]["gaps"]
+        note = "for Figure 9 on diagonals, so the means are of diagonal entries"
+        return Reading(gaps, max(gaps.values()) <= 1e-12, note, exact=True)
+
+    @figure
+    def images(self, record: Record) -> dict[str, Figure]:
+        """Figure 9's diagonals for the first seed."""
+        if "diagonals" not in record.arrays:
+            return {}
+        drawn, axes = drawing.canvas(1, 3, width=3.0, height=3.0)
+        titles = ("diagonal of WᵀW", "diagonal of WᵀKW", "diagonal of WᵀQW")
+        for axis, image, title in zip(axes, np.asarray(record.arrays["diagonals"]), titles):
+            axis.imshow(image, cmap="viridis")
+            axis.set(title=title, xticks=[], yticks=[])
+        return {"diagonals": drawn}
+
+    @figure
+    def draws_beside(self, record: Record) -> dict[str, Figure]:
+        """The draws beside the correlations."""
+        drawn, (axis,) = drawing.canvas()
+        for i, one in enumerate(record.metrics.get("trained", {}).get("members", ())):
+            axis.plot([i] * len(one["draws"]), one["draws"], ".", color=drawing.COLOURS[1], markersize=2, alpha=0.4)
+            axis.plot(i, one["pearson_diagonal"], "o", color=drawing.COLOURS[0], markersize=5)
+        axis.axhline(ONE_DRAW, color="#999999", linewidth=0.8, linestyle="--")
+        drawing.label(axis, x="seed", y="Pearson of diagonals: K (blue), draws of Q (orange)")
+        return {"control": drawn}
+
+
+def each(record: Record, key: str) -> list[Any]:
+    """One result of every network."""
+    return [member[key] for member in record.metrics["trained"]["members"]]
 
 
 def signed(part: Part) -> Part:
@@ -109,48 +243,6 @@ def accuracy(model: nn.Module, part: Part) -> float:
         return float(((model(part.x.double())[:, 0] > 0) == (part.y > 0)).double().mean())
 
 
-def trained(config: Faces, record: Record, seeds: list[int], root: str | None, device: torch.device) -> dict[str, Any]:
-    """All seeds stacked; of each the Pearson correlation of diagonals with every draw of its control."""
-    train, test = parts_of(root, seeds)
-    ensemble = training.fit_ensemble(
-        config.network,
-        train,
-        seeds=seeds,
-        optimizer="adam",
-        lr=config.lr,
-        loss="mse",
-        epochs=config.epochs,
-        batch_size=min(config.batch, len(train[0])),
-        device=device,
-    )
-    members = []
-    for i, model in enumerate(finals(ensemble)):
-        x = train[i].x.double()
-        initial = config.network(seeds[i]).double().eval()
-        layer = feature_matrices(model, x, layers=LAYER, initial=initial, dtype=torch.float64)[LAYER]
-        control = layer.control(draws=config.draws, seed=seeds[i], pearson=True, diagonal=True)
-        members.append(
-            {
-                "items": len(x),
-                "with_glasses": int((train[i].y > 0).sum()),
-                "pixels": [float(x.min()), float(x.max())],
-                "train_accuracy": accuracy(model, train[i]),
-                "test_accuracy": accuracy(model, test[i]),
-                "test_majority": float(max((test[i].y > 0).double().mean(), (test[i].y < 0).double().mean())),
-                "pearson_diagonal": control.observed,
-                "draws": rounded(control.values, 4),
-                "p_value": control.p_value,
-                "rho": layer.correlation(),
-                "centred": layer.correlation("weights"),
-            }
-        )
-        if i == 0:
-            weight = layer.weight
-            assert weight is not None
-            record.array(DIAGONALS, np.stack(diagonals(weight, layer.ptk, seeds[i])))
-    return {"members": rounded(members), "notes": list(ensemble.notes)}
-
-
 def diagonals(W: Tensor, K: Tensor, seed: int) -> list[np.ndarray]:
     """Of NFM, AGOP and one WᵀQW, as images."""
     values = torch.linalg.eigvalsh(K)
@@ -159,128 +251,3 @@ def diagonals(W: Tensor, K: Tensor, seed: int) -> list[np.ndarray]:
     Q = (basis * values) @ basis.T
     found = [W.square().sum(0), (W * (K @ W)).sum(0), (W * (Q @ W)).sum(0)]
     return [values.reshape(SIDE, SIDE).numpy() for values in found]
-
-
-def definition(seed: int) -> dict[str, Any]:
-    """The Pearson form against NumPy's, of whole matrices and of diagonals."""
-    draw = generator(seed, "faces", "definition")
-    gaps = {"matrices": 0.0, "diagonals": 0.0}
-    for _ in range(20):
-        W, b = (torch.randn(5, size, generator=draw, dtype=torch.float64) for size in (7, 6))
-        K = b @ b.T / 6
-        F, G = (W.T @ W).numpy(), (W.T @ K @ W).numpy()
-        for name, pair in (("matrices", (F.ravel(), G.ravel())), ("diagonals", (F.diagonal(), G.diagonal()))):
-            wanted = float(np.corrcoef(*pair)[0, 1])
-            found = nfa_correlation(W, K, pearson=True, diagonal=name == "diagonals")
-            gaps[name] = max(gaps[name], abs(found - wanted))
-    return {"gaps": gaps}
-
-
-def members(record: Record) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = record.metrics["trained"]["members"]
-    return found
-
-
-@claim(
-    "nfa-fig9-setting",
-    "Appendices H and I",
-    {"n": 7500, "width": 128, "s1": 0.02, "lr": 0.0001, "epochs": 500},
-    "configuration: as many images with glasses as without, pixels within 0 … 1, training accuracy ≥ 0.99",
-    stand_in=OLIVETTI,
-    needs=["trained"],
-)
-def _setting(config: Any, record: Record) -> Reading:
-    found = members(record)
-    measured = {
-        "n": found[0]["items"],
-        "width": config.width,
-        "s1": config.scale,
-        "lr": config.lr,
-        "epochs": config.epochs,
-        "batch": config.batch,
-        "training accuracy": [one["train_accuracy"] for one in found],
-        "test accuracy": short(interval((one["test_accuracy"] for one in found), SHARE)),
-        "share of the larger class among them": short(interval((one["test_majority"] for one in found), SHARE)),
-    }
-    even = all(2 * one["with_glasses"] == one["items"] for one in found)
-    inside = all(one["pixels"][0] >= 0 and one["pixels"][1] <= 1 for one in found)
-    return Reading(measured, even and inside and min(one["train_accuracy"] for one in found) >= 0.99)
-
-
-@claim(
-    "nfa-fig9-rho",
-    "Figure 9",
-    0.91,
-    "Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds",
-    stand_in=OLIVETTI,
-    seeds=5,
-    needs=["trained"],
-)
-def _rho(config: Any, record: Record) -> Reading:
-    found = members(record)
-    told = interval((one["pearson_diagonal"] for one in found), CORRELATION)
-    measured = {
-        "Pearson of diagonals": short(told),
-        "each": [round(one["pearson_diagonal"], 4) for one in found],
-        "ρ of the matrices": short(interval((one["rho"] for one in found), CORRELATION)),
-        "centred ρ": short(interval((one["centred"] for one in found), CORRELATION)),
-    }
-    return Reading(measured, told["mean"] >= 0.6, "mean with its 95 % interval", seeds=int(told["n"]))
-
-
-@claim(
-    "nfa-fig9-random-Q",
-    "Figure 9",
-    ONE_DRAW,
-    "mean over draws of Q at least 0.3 below the value with K; the published number's rank among the draws",
-    stand_in=OLIVETTI,
-    seeds=5,
-    needs=["trained"],
-)
-def _control(config: Any, record: Record) -> Reading:
-    found = members(record)
-    draws = np.concatenate([one["draws"] for one in found])
-    drop = interval(one["pearson_diagonal"] - float(np.mean(one["draws"])) for one in found)
-    measured = {
-        "mean of the draws": short(interval((float(np.mean(one["draws"])) for one in found), CORRELATION)),
-        "below the value with K by": short(drop),
-        "95 % of the draws": [round(float(np.quantile(draws, q)), 4) for q in (0.025, 0.975)],
-        f"share of draws up to {ONE_DRAW}": round(float((draws <= ONE_DRAW).mean()), 4),
-        "p": [one["p_value"] for one in found],
-    }
-    note = f"{config.draws} draws per network; the mean of WᵀQW over Q is a multiple of WᵀW, so one draw says little"
-    return Reading(measured, drop["mean"] >= 0.3, note, seeds=int(drop["n"]))
-
-
-@claim(
-    "nfa-pearson-def",
-    "Appendix I",
-    "ρ(A - m(A), B - m(B))",
-    "equals NumPy's corrcoef of the entries, of matrices and of diagonals, to 1e-12",
-    needs=["definition"],
-)
-def _pearson(config: Any, record: Record) -> Reading:
-    gaps = record.metrics["definition"]["gaps"]
-    note = "for Figure 9 on diagonals, so the means are of diagonal entries"
-    return Reading(gaps, max(gaps.values()) <= 1e-12, note, exact=True)
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """Figure 9's diagonals for the first seed, and the draws beside the correlations."""
-    figures = {}
-    if DIAGONALS in record.arrays:
-        figure, axes = drawing.canvas(1, 3, width=3.0, height=3.0)
-        titles = ("diagonal of WᵀW", "diagonal of WᵀKW", "diagonal of WᵀQW")
-        for axis, image, title in zip(axes, np.asarray(record.arrays[DIAGONALS]), titles):
-            axis.imshow(image, cmap="viridis")
-            axis.set_title(title)
-            axis.set_xticks([])
-            axis.set_yticks([])
-        figures["diagonals"] = figure
-    figure, (axis,) = drawing.canvas()
-    for i, member in enumerate(record.metrics.get("trained", {}).get("members", ())):
-        axis.plot([i] * len(member["draws"]), member["draws"], ".", color=drawing.COLOURS[1], markersize=2, alpha=0.4)
-        axis.plot(i, member["pearson_diagonal"], "o", color=drawing.COLOURS[0], markersize=5)
-    axis.axhline(ONE_DRAW, color="#999999", linewidth=0.8, linestyle="--")
-    drawing.label(axis, x="seed", y="Pearson of diagonals: K (blue), draws of Q (orange)")
-    return figures | {"control": figure}

@@ -7,21 +7,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from ntkscope import data, models, training
-from ntkscope.core import NumericalError, Params, Snapshot, Split
-from ntkscope.measures.feature_ansatz import double_centred_ratio, nfa_correlation
+from ntkscope import data, training
+from ntkscope.core import NumericalError, Snapshot, Split
+from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.training import Every
+from ntkscope_papers.beaglehole_2024.matrices import mlp
 
 LAYERS = ("layer1", "layer2")
 SPECTRA: Mapping[str, float | None] = {"isotropic": None, "decay-1": 1.0, "decay-2": 2.0}
 PARTS = ("train", "test")
+Measure = Callable[[Tensor, Tensor, Tensor, Tensor], float]  # of W, W₀, K and K̄ of one layer
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,7 @@ class ChainTask:
 
     def network(self, scale: float, seed: int) -> nn.Module:
         """No biases, weights N(0, s/fan-in) with s = `scale` in the first layer and 1 after it."""
-        return models.build(
-            "mlp",
-            in_features=self.dimension,
-            classes=1,
-            widths=self.width,
-            depth=2,
-            bias=False,
-            sigma_w=1.0,
-            init_scale=[math.sqrt(scale), 1.0, 1.0],
-            seed=seed,
-        )
+        return mlp(self.dimension, self.width, seed, init_scale=[math.sqrt(scale), 1.0, 1.0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,39 +64,12 @@ class Followed:
     seconds: float
 
 
-Measure = Callable[["Moment", int, str], float]
-
-
-@dataclass(frozen=True, eq=False)
-class Moment:
-    """Weights, tangents and their covariances of stacked networks, at the start and now; float64 on the CPU."""
-
-    before: Mapping[str, Tensor]
-    now: Mapping[str, Tensor]
-    ptk: Mapping[str, Float64[Tensor, "k out out"]]
-    centred_ptk: Mapping[str, Float64[Tensor, "k out out"]]
-
-    def correlation(self, member: int, layer: str, centring: str | None) -> float:
-        W, W0 = self.now[layer][member], self.before[layer][member]
-        K, Kc = self.ptk[layer][member], self.centred_ptk[layer][member]
-        return nfa_correlation(W, K, W0=W0, Kc=Kc, centring=centring)
-
-    def ratio(self, member: int, layer: str) -> float:
-        """Figure 4's: of the double-centred to the centred term, not normalised."""
-        W, W0 = self.now[layer][member], self.before[layer][member]
-        return double_centred_ratio(W, W0, self.ptk[layer][member], self.centred_ptk[layer][member])
-
-
 def correlation(centring: str | None) -> Measure:
-    return lambda moment, member, layer: moment.correlation(member, layer, centring)
+    return lambda W, W0, K, Kc: nfa_correlation(W, K, W0=W0, Kc=Kc, centring=centring)
 
 
-def ratio(moment: Moment, member: int, layer: str) -> float:
-    return moment.ratio(member, layer)
-
-
-def weights_of(params: Params) -> dict[str, Float64[Tensor, "k out in"]]:
-    """Of the stacked networks, by layer, readout included."""
+def weights_of(params: Mapping[str, Tensor]) -> dict[str, Float64[Tensor, "*k out in"]]:
+    """Of one network or of stacked ones, by layer, readout included."""
     return {name.removesuffix(".weight"): value.detach().double() for name, value in params.items()}
 
 
@@ -138,10 +102,10 @@ def follow(
     *,
     lr: float,
     steps: int,
-    every: int,
+    every: int | None = None,
     device: torch.device,
 ) -> Followed:
-    """Gradient descent on ½·MSE from N(0, s/fan-in), all seeds stacked; `measures` every so many steps, at the start too.
+    """Gradient descent on ½·MSE from N(0, s/fan-in), all seeds stacked; `measures` `every` so many steps, at both ends too.
 
     A seed draws the data and, up to its scale, the network, so runs of one seed at several scales are paired. The rate of `fit`
     is of the mean of r², of which a step is half as long. What is undefined (centred at the start, diverged) is NaN.
@@ -160,15 +124,15 @@ def follow(
         tangents = tangents_of(weights, x)
         if not start:
             start.update(weights={name: value.clone() for name, value in weights.items()}, tangents=tangents)
-        moment = Moment(
-            {layer: start["weights"][layer].cpu() for layer in LAYERS},
-            {layer: weights[layer].cpu() for layer in LAYERS},
-            {layer: covariance(tangents[layer]) for layer in LAYERS},
-            {layer: covariance(tangents[layer] - start["tangents"][layer]) for layer in LAYERS},
-        )
+        matrices = {
+            layer: (weights[layer].cpu(), start["weights"][layer].cpu(), covariance(b), covariance(b - b0))
+            for layer, b, b0 in ((layer, tangents[layer], start["tangents"][layer]) for layer in LAYERS)
+        }
         at.append(snapshot.step)
         for name, measure in measures.items():
-            values[name].append([[defined(measure, moment, i, layer) for layer in LAYERS] for i in range(len(seeds))])
+            values[name].append(
+                [[defined(measure, *(M[i] for M in matrices[layer])) for layer in LAYERS] for i in range(len(seeds))]
+            )
         single = {name: value.float() for name, value in weights.items()}
         for part in PARTS:
             error = (outputs_of(single, inputs[part]) - targets[part]).square().mean(1) / 2
@@ -183,7 +147,7 @@ def follow(
         loss="mse",
         lr=lr / 2,
         steps=steps,
-        snapshots=Every(every),
+        snapshots=Every(every or steps),
         on_snapshot=watch,
         diverged="nan",
         device=device,
@@ -198,12 +162,12 @@ def follow(
     )
 
 
-def defined(measure: Measure, moment: Moment, member: int, layer: str) -> float:
+def defined(measure: Measure, W: Tensor, W0: Tensor, K: Tensor, Kc: Tensor) -> float:
     """The measure, or NaN where it is undefined: nothing moved yet, or the member diverged."""
-    if not bool(torch.isfinite(moment.now[layer][member]).all()):
+    if not bool(torch.isfinite(W).all()):
         return math.nan
     try:
-        return measure(moment, member, layer)
+        return measure(W, W0, K, Kc)
     except NumericalError:
         return math.nan
 
@@ -211,14 +175,3 @@ def defined(measure: Measure, moment: Moment, member: int, layer: str) -> float:
 def finals(ensemble: training.Ensemble) -> list[nn.Module]:
     """The trained networks in double precision, in evaluation mode, on the CPU."""
     return [model.cpu().double().eval() for model in ensemble.members()]
-
-
-def rounded(values: Any, digits: int = 6) -> Any:
-    """Nested lists of numbers with so many significant digits."""
-    if isinstance(values, Mapping):
-        return {key: rounded(value, digits) for key, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [rounded(value, digits) for value in values]
-    if isinstance(values, (np.ndarray, Tensor)):
-        return rounded(values.tolist(), digits)
-    return float(f"{values:.{digits}g}") if isinstance(values, float) else values

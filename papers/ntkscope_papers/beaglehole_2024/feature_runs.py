@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 
 from ntkscope.core import Record
-from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, PARTS, SPECTRA, ChainTask, Followed, Measure, follow
-from ntkscope_papers.framework.experiment import Experiment
-from ntkscope_papers.framework.legs import Leg
+from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, PARTS, SPECTRA, ChainTask, Measure, follow
+from ntkscope_papers.framework import Experiment, Run, drawing, leg
+
+INTERVALS = "mean over seeds, then its 95 % interval"
 
 
 @dataclass(frozen=True)
 class FeatureRuns(Experiment):
-    """`scales` are variances of the first layer's weights times the input dimension; `lr` is of ½·MSE, full batches."""
+    """`measures` of both layers through training, for inputs of several `spectra` and several initial scales.
+
+    `scales` are variances of the first layer's weights times the input dimension; `lr` is of ½·MSE, full batches.
+    """
+
+    free = ("seeds", "test_items")
+    spectra: ClassVar[Sequence[str]]
+    measures: ClassVar[Mapping[str, Measure]]
 
     items: int = 256
     dimension: int = 32
@@ -32,41 +39,46 @@ class FeatureRuns(Experiment):
     every: int = 5
     seeds: int = 10
 
+    smoke = {
+        "items": 64,
+        "dimension": 10,
+        "width": 32,
+        "test_items": 64,
+        "scales": (0.01, 0.1, 1.0),
+        "steps": 200,
+        "seeds": 2,
+    }
+
     def task(self, spectrum: str) -> ChainTask:
         return ChainTask(
-            self.items,
-            self.dimension,
-            self.width,
-            rank=self.rank,
-            test_items=self.test_items,
-            decay=SPECTRA[spectrum],
+            self.items, self.dimension, self.width, self.rank, test_items=self.test_items, decay=SPECTRA[spectrum]
         )
 
-    def followed(
-        self, spectrum: str, scale: float, seeds: Sequence[int], measures: Mapping[str, Measure], device: torch.device
-    ) -> Followed:
-        return follow(
-            self.task(spectrum),
-            scale,
-            seeds,
-            measures,
-            lr=self.lr,
-            steps=self.steps,
-            every=self.every,
-            device=device,
-        )
+    def seeds_from(self, first: int) -> list[int]:
+        return list(range(first, first + self.seeds))
 
+    @leg("{}/s{:g}", over=lambda self: product(self.spectra, self.scales))
+    def path(self, run: Run, spectrum: str, scale: float) -> dict[str, Any]:
+        """Train, and keep the paths (rows, seeds, moments) as an array."""
+        task, seeds, lr, device = self.task(spectrum), self.seeds_from(run.seed), self.lr, run.device
+        followed = follow(task, scale, seeds, self.measures, lr=lr, steps=self.steps, every=self.every, device=device)
+        rows = [followed.values[name][:, :, place] for name in self.measures for place in range(len(LAYERS))]
+        rows += [followed.losses[part] for part in PARTS]
+        run.record.array(array_of(spectrum, scale), np.stack(rows))
+        lost = followed.ensemble.diverged
+        return {
+            "steps": followed.steps,
+            "rows": columns(self.measures),
+            "diverged": 0 if lost is None else int(lost.sum()),
+            "notes": list(followed.ensemble.notes),
+            "fit_seconds": round(followed.seconds, 1),
+        }
 
-SMALL: Mapping[str, Any] = {
-    "items": 64,
-    "dimension": 10,
-    "width": 32,
-    "test_items": 64,
-    "scales": (0.01, 0.1, 1.0),
-    "steps": 200,
-    "seeds": 2,
-}
-FREE = ("seeds", "test_items")
+    def paths(self, record: Record, spectra: Sequence[str]) -> Iterator[tuple[str, Paths]]:
+        """Of those spectra of which the record has any."""
+        for spectrum in spectra:
+            if any(key_of(spectrum, scale) in record.metrics for scale in self.scales):
+                yield spectrum, paths_of(self.scales, record, spectrum)
 
 
 def key_of(spectrum: str, scale: float) -> str:
@@ -87,68 +99,19 @@ def array_of(spectrum: str, scale: float) -> str:
     return f"path-{spectrum}-s{scale:g}".replace(".", "_")
 
 
-def columns(measures: Sequence[str]) -> list[str]:
+def columns(measures: Sequence[str] | Mapping[str, Any]) -> list[str]:
     """What the rows of such an array are, in order."""
     return [f"{name} {layer}" for name in measures for layer in LAYERS] + [f"{part} loss" for part in PARTS]
 
 
-def run_leg(
-    config: FeatureRuns,
-    record: Record,
-    spectrum: str,
-    scale: float,
-    measures: Mapping[str, Measure],
-    seeds: Sequence[int],
-    device: torch.device,
-) -> dict[str, Any]:
-    """Train, and keep the paths (rows, seeds, moments) as an array."""
-    run = config.followed(spectrum, scale, seeds, measures, device)
-    rows = [run.values[name][:, :, place] for name in measures for place in range(len(LAYERS))]
-    rows += [run.losses[part] for part in PARTS]
-    record.array(array_of(spectrum, scale), np.stack(rows))
-    lost = run.ensemble.diverged
-    return {
-        "steps": run.steps,
-        "rows": columns(list(measures)),
-        "diverged": 0 if lost is None else int(lost.sum()),
-        "notes": list(run.ensemble.notes),
-        "fit_seconds": round(run.seconds, 1),
-    }
-
-
-def legs_of(
-    config: FeatureRuns,
-    record: Record,
-    spectra: Sequence[str],
-    measures: Mapping[str, Measure],
-    seeds: Sequence[int],
-    device: torch.device,
-    optional: Sequence[float] = (),
-) -> list[Leg]:
-    """Every spectrum at every scale; those of `optional` only if they are named."""
-    return [
-        Leg(
-            key_of(spectrum, scale),
-            partial(run_leg, config, record, spectrum, scale, measures, seeds, device),
-            optional=scale not in config.scales,
-        )
-        for spectrum in spectra
-        for scale in dict.fromkeys((*config.scales, *optional))
-    ]
-
-
-def as_deviations(scales: Sequence[float]) -> tuple[float, ...]:
-    """The variances that `scales` mean if they are standard deviations.
-
-    >>> as_deviations((0.01, 1.0))
-    (0.0001, 1.0)
-    """
-    return tuple(float(f"{scale**2:.6g}") for scale in scales)
+def every_scale(*spectra: str) -> Callable[[FeatureRuns], list[str]]:
+    """The legs of these spectra, as a claim needs them."""
+    return lambda config: [key_of(*case) for case in product(spectra, config.scales)]
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """What was measured with one input spectrum: for every row (scales, seeds, moments); NaN where undefined."""
+    """Paths of one spectrum by name, (scales, seeds, moments); NaN where undefined."""
 
     steps: list[int]
     scales: tuple[float, ...]
@@ -158,22 +121,25 @@ class Paths:
     def seeds(self) -> int:
         return next(iter(self.rows.values())).shape[1]
 
-    def since(self, name: str, first: int, last: int | None = None) -> Float64[np.ndarray, "scales seeds some"]:
-        """A row at the moments from step `first` on, to step `last`."""
-        at = [i for i, step in enumerate(self.steps) if step >= first and (last is None or step <= last)]
-        return self.rows[name][:, :, at]
+    def between(self, name: str, first: int, last: int) -> Float64[np.ndarray, "scales seeds some"]:
+        """A row at the moments from step `first` to step `last`."""
+        return self.rows[name][:, :, [i for i, step in enumerate(self.steps) if first <= step <= last]]
 
     def moved(self, name: str) -> Float64[np.ndarray, "scales seeds some"]:
         """From the first measurement after the start on, where the centred forms are defined."""
         return self.rows[name][:, :, 1:]
 
-    def of_scale(self, scale: float) -> int:
-        return self.scales.index(scale)
+    def final(self, name: str) -> Float64[np.ndarray, "scales seeds"]:
+        return self.rows[name][:, :, -1]
 
-
-def missing(config: FeatureRuns, record: Record, spectra: Sequence[str]) -> tuple[str, ...]:
-    keys = [key_of(spectrum, scale) for spectrum in spectra for scale in config.scales]
-    return tuple(key for key in keys if key not in record.metrics)
+    def draw(self, axis: Any, values: Float64[np.ndarray, "scales seeds moments"]) -> None:
+        """One line per scale with a band of one standard error over seeds."""
+        for i, scale in enumerate(self.scales):
+            mean = values[i].mean(0)
+            error = values[i].std(0, ddof=1) / len(values[i]) ** 0.5 if len(values[i]) > 1 else np.zeros_like(mean)
+            colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+            axis.plot(self.steps, mean, color=colour, linewidth=1.2, label=f"s = {scale:g}")
+            axis.fill_between(self.steps, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
 
 
 def paths_of(scales: Sequence[float], record: Record, spectrum: str) -> Paths:

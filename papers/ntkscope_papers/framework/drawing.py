@@ -48,13 +48,13 @@ def canvas(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float
 
 
 def label(axis: Any, *, title: str = "", x: str = "", y: str = "", log: str = "", legend: bool = False) -> None:
-    """Title, names of both axes, which of them ("x", "y", "xy") are logarithmic, and a legend without a frame."""
+    """Title, names of both axes, which of them ("x", "y", "xy") are logarithmic, and a legend if anything has a label."""
     for write, text in ((axis.set_title, title), (axis.set_xlabel, x), (axis.set_ylabel, y)):
         if text:
             write(text)
     for name in log:
         getattr(axis, f"set_{name}scale")("log")
-    if legend:
+    if legend and axis.get_legend_handles_labels()[0]:
         axis.legend()
 
 

@@ -62,3 +62,25 @@ def averaged(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         elif isinstance(first, (int, float)) and not isinstance(first, bool):
             found[key] = float(np.mean([one[key] for one in several]))
     return found
+
+
+def digits(value: float, count: int = 3) -> float:
+    """A number for a table: `count` significant digits.
+
+    >>> digits(1234.5), digits(0.00012345, 2)
+    (1230.0, 0.00012)
+    """
+    return float(f"{value:.{count}g}")
+
+
+def rounded(value: Any, count: int = 3) -> Any:
+    """A result for a table: every float in it to `count` significant digits.
+
+    >>> rounded({"a": [1.23456, 2], "b": True}, 4)
+    {'a': [1.235, 2], 'b': True}
+    """
+    if isinstance(value, Mapping):
+        return {key: rounded(item, count) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(item, count) for item in value]
+    return digits(value, count) if isinstance(value, float) else value

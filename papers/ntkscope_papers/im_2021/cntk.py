@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, 
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
-from ntkscope_papers.im_2021.wide import convolutional_network, rounded, sample_ntk, width_slope
+from ntkscope_papers.im_2021.wide import convolutional_network, interval, sample_ntk, width_slope
 from ntkscope_papers.shared.images import load_images
 
 ENDS: dict[str, Layer] = {"flatten": Flatten(), "pooled": GlobalAvgPool()}
@@ -122,7 +122,7 @@ class ConvolutionalNTK(Experiment):
                 f"relative error at {widest} channels": [round(last["mean"], 4), round(last["sem"], 4)],
                 "at 512": round(summary(found[f"width/{end}/512"]["error"])["mean"], 4) if 512 in self.widths else None,
                 "error of the mean of networks": round(columns[-1]["error of the mean"], 4),
-                "slope": rounded(width_slope(self.widths, [one["error"] for one in columns])),
+                "slope": interval(width_slope(self.widths, [one["error"] for one in columns])),
             }
             agrees &= all(one["of what is allowed"] <= 1 for one in columns)
             holds &= last["mean"] <= NEAR
@@ -151,7 +151,7 @@ class ConvolutionalNTK(Experiment):
             for channels in self.channels:
                 runs = [found[f"linearised/{end}/{channels}/{s}"] for s in range(self.seeds)]
                 lost = summary(reference["accuracy"] - one["accuracy"] for one in runs)
-                items = _over_items(reference, runs)
+                items = over_items(reference, runs)
                 table[f"points lost, {channels} channels"] = [round(lost["mean"], 2), round(items, 2)]
                 if channels == self.judged:
                     judged.append(WITHIN[0] <= lost["mean"] <= WITHIN[1])
@@ -206,25 +206,16 @@ def regression(K: Float[Tensor, "n n"], K_test: Float[Tensor, "m n"], split: Spl
     y = torch.nn.functional.one_hot(split.train.y, classes).double() - 1 / classes
     K = K.double().cpu()
     outputs = infinite.kernel_regression((K + K.T) / 2, y, K_test.double().cpu())
-    right = correct(outputs, split.test.y)
+    right = outputs.argmax(1) == split.test.y
+    values = torch.linalg.eigvalsh(K)
     return {
         "accuracy": 100 * float(right.double().mean()),
         "right": "".join("1" if one else "0" for one in right.tolist()),
-        "smallest over largest eigenvalue": _conditioning(K),
+        "smallest over largest eigenvalue": float(values[0] / values[-1]),
     }
 
 
-def correct(outputs: Float[Tensor, "m c"], y: Int64[Tensor, " m"]) -> Tensor:
-    """Whether the largest output is the label's."""
-    return outputs.argmax(1) == y
-
-
-def _conditioning(K: Float[Tensor, "n n"]) -> float:
-    values = torch.linalg.eigvalsh(K)
-    return float(values[0] / values[-1])
-
-
-def _over_items(reference: Any, runs: list[Any]) -> float:
+def over_items(reference: Any, runs: list[Any]) -> float:
     """The standard error over test images of the mean difference, in points; the same images for both."""
     table = np.array([[c == "1" for c in one["right"]] for one in (reference, *runs)], dtype=np.float64)
     gaps = 100 * (table[0] - table[1:].mean(0))

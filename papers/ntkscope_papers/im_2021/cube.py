@@ -13,6 +13,8 @@ from torch import Tensor
 from ntkscope.core.random import derive_seed
 from ntkscope.infinite import Dense, Layer, Nonlinearity, finite, kernels, sample, serial
 
+KINDS = {"CK": "nngp", "NTK": "ntk"}
+
 
 def fully_connected(function: Nonlinearity, hidden: int, weight: float | int, bias: float | int) -> Layer:
     """`hidden` layers, every affine layer with variances `weight` and `bias` of its weights (times fan-in) and biases."""

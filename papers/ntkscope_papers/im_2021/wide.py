@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ntkscope.core import UsageError, numpy_generator
+from ntkscope.core import NumericalError, UsageError, numpy_generator
 from ntkscope.infinite import Dense, Layer, Relu, finite, serial
 from ntkscope.infinite.rules.conv import NTKConv
 from ntkscope.models import NTKLinear
@@ -21,6 +23,12 @@ RESAMPLED = 1000
 def relu_network(inputs: int, hidden: int) -> Layer:
     """The fully connected ReLU network of Arora et al. (2019): `hidden` layers, no biases, first layer not divided by √d."""
     return serial(Dense(inputs**0.5), *[Relu(normalise=True), Dense()] * hidden)
+
+
+def on_sphere(x: Float[Tensor, " n *s"]) -> Float[Tensor, "n d"]:
+    """Inputs in double precision scaled to norm √d."""
+    x = x.flatten(1).double()
+    return x / x.norm(dim=1, keepdim=True) * math.sqrt(x.shape[1])
 
 
 def dense_ntk(model: nn.Module, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
@@ -64,7 +72,44 @@ def sample_ntk(model: nn.Module, x: Float[Tensor, " n *s"]) -> Float[Tensor, "n 
     return K
 
 
-def width_slope(widths: Sequence[int], values: Sequence[Sequence[float]], *, power: int = 1) -> dict[str, float]:
+def descend(
+    model: nn.Module,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    *,
+    lr: float,
+    kappa: float = 1.0,
+    tolerance: float = 1e-3,
+    steps: int = 5000,
+) -> dict[str, Any]:
+    """Full-batch gradient descent of κ f on ½ Σ (κ f − y)² until no residual exceeds `tolerance`; changes `model`.
+
+    The step is halved whenever the loss rises: a network that moves far enough becomes sharper during training.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    worst = before = float("inf")
+    for step in range(steps + 1):
+        residual = kappa * model(x)[:, 0] - y
+        worst = float(residual.detach().abs().max())
+        if worst < tolerance:
+            return {"steps": step, "residual": worst}
+        if not np.isfinite(worst):
+            break
+        loss = residual.square().sum() / 2
+        lr, before = lr / 2 if float(loss.detach()) > before else lr, float(loss.detach())
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for p, g in zip(parameters, gradients):
+                p.sub_(g, alpha=lr)
+    raise NumericalError(
+        f"a residual of {worst:.3g} was left after {step} steps of {lr:.3g}; expected less than {tolerance:g}:"
+        " take a smaller learning rate, or a wider network"
+    )
+
+
+def width_slope(
+    widths: Sequence[int], values: Sequence[Sequence[float]] | np.ndarray, *, power: int = 1
+) -> dict[str, float]:
     """The slope of log mean against log width by least squares, with a 95 % bootstrap interval over draws.
 
     `values`: those of every draw, one sequence per width. `power=2` takes the root of the mean square.
@@ -85,7 +130,7 @@ def width_slope(widths: Sequence[int], values: Sequence[Sequence[float]], *, pow
     return {"slope": float(np.polyfit(at, mean, 1)[0, 0]), "low": float(low), "high": float(high)}
 
 
-def rounded(found: dict[str, float], digits: int = 3) -> list[float]:
+def interval(found: dict[str, float], digits: int = 3) -> list[float]:
     """Slope and interval, as records show them."""
     return [round(found[key], digits) for key in ("slope", "low", "high")]
 

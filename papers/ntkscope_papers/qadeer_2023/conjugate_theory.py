@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from ntkscope.core import Claim, Record
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.results import once
+from matplotlib.figure import Figure
+
+from ntkscope.core import Record
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.qadeer_2023 import theory_claims
 from ntkscope_papers.qadeer_2023 import theory_grids as grids
-from ntkscope_papers.qadeer_2023.theory_claims import CLAIMS
-from ntkscope_papers.qadeer_2023.theory_verdicts import theory_verdicts
 from ntkscope_papers.shared import theory as kernels
 
 MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the number of trials and the seed
@@ -51,55 +48,36 @@ class ConjugateTheory(Experiment):
 
     trials: int = 3000
 
-    smoke = {
-        "trials": 100,
-    }
+    smoke = {"trials": 100}
+    statements = claims_of(theory_claims)
 
-    def measure(self, run: Run) -> None:
-        total = len(MEASUREMENTS)
-        with run.record.stage("checks", total=total, progress="auto" if run.progress else False) as stage:
-            for name, compute in MEASUREMENTS.items():
-                once(run.record, name, partial(compute, self.trials, run.seed))
-                stage.advance(stage.done < total)
+    @leg("{}", over=lambda self: MEASUREMENTS)
+    def check(self, run: Run, name: str) -> dict[str, Any]:
+        return MEASUREMENTS[name](self.trials, run.seed)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple([claim.published for claim in CLAIMS])
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
-
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
-
-
-def judge(config: ConjugateTheory, record: Record, difference: str) -> Iterator[Claim]:
-    """Every check on what the record holds."""
-    yield from theory_verdicts(CLAIMS, record, difference)
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """The trapezoid norms' errors, Lemma 4.2 on long intervals, Lemma 5.1 where corners dominate their cells."""
-    figure, axes = drawing.canvas(1, 3, width=3.9)
-    blue, orange, green = drawing.COLOURS[:3]
-    found = record.metrics["trapezoid order"]
-    axes[0].loglog(found["N"], found["exp(3x)"], "o-", color=blue, label="exp(3x)")
-    axes[0].loglog(found["N, periodic"], found["exp(sin 2πx)"], "s-", color=orange, label="exp(sin 2πx)")
-    drawing.power_law(axes[0], found["N"], found["exp(3x)"][0], -2, "order 2")
-    drawing.label(axes[0], x="N", y="error of the norm", legend=True)
-    tents = record.metrics["lemma 4.2"]["tents"]
-    lengths = [float(length) for length in tents]
-    for key, colour in (("over printed", orange), ("over corrected", blue)):
-        axes[1].loglog(lengths, [one[key] for one in tents.values()], "o-", color=colour, label=key)
-    axes[1].axhline(1, color="#999999", linewidth=0.8)
-    drawing.label(axes[1], x="b - a", y="left side of Lemma 4.2 over its right side", legend=True)
-    corner = record.metrics["lemma 5.1"]
-    names = ("worst ratio", "one peak", "lattice of peaks")
-    labels = ("random functions", *names[1:])
-    axes[2].bar(labels, [corner[name] for name in names], color=green, width=0.6)
-    for key, colour in (("printed", orange), ("safe", blue)):
-        axes[2].axhline(corner[key], color=colour, linewidth=1, linestyle="--", label=f"{key} constant")
-    axes[2].set_ylabel("test loss over training loss, Lemma 5.1")
-    axes[2].tick_params(axis="x", labelrotation=15)
-    axes[2].legend()
-    return {"theory": figure}
+    @figure
+    def theory(self, record: Record) -> Figure:
+        """The trapezoid norms' errors, Lemma 4.2 on long intervals, Lemma 5.1 where corners dominate their cells."""
+        drawn, axes = drawing.canvas(1, 3, width=3.9)
+        blue, orange, green = drawing.COLOURS[:3]
+        found = record.metrics["trapezoid order"]
+        axes[0].loglog(found["N"], found["exp(3x)"], "o-", color=blue, label="exp(3x)")
+        axes[0].loglog(found["N, periodic"], found["exp(sin 2πx)"], "s-", color=orange, label="exp(sin 2πx)")
+        drawing.power_law(axes[0], found["N"], found["exp(3x)"][0], -2, "order 2")
+        drawing.label(axes[0], x="N", y="error of the norm", legend=True)
+        tents = record.metrics["lemma 4.2"]["tents"]
+        lengths = [float(length) for length in tents]
+        for key, colour in (("over printed", orange), ("over corrected", blue)):
+            axes[1].loglog(lengths, [one[key] for one in tents.values()], "o-", color=colour, label=key)
+        axes[1].axhline(1, color="#999999", linewidth=0.8)
+        drawing.label(axes[1], x="b - a", y="left side of Lemma 4.2 over its right side", legend=True)
+        corner = record.metrics["lemma 5.1"]
+        names = ("worst ratio", "one peak", "lattice of peaks")
+        labels = ("random functions", *names[1:])
+        axes[2].bar(labels, [corner[name] for name in names], color=green, width=0.6)
+        for key, colour in (("printed", orange), ("safe", blue)):
+            axes[2].axhline(corner[key], color=colour, linewidth=1, linestyle="--", label=f"{key} constant")
+        axes[2].set_ylabel("test loss over training loss, Lemma 5.1")
+        axes[2].tick_params(axis="x", labelrotation=15)
+        axes[2].legend()
+        return drawn

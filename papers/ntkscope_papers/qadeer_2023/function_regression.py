@@ -4,47 +4,47 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope import models
-from ntkscope.core import Claim, Part, Record
+from ntkscope.core import Part, Record, numpy_generator
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope.measures.regression_bounds import regression_bounds, trapezoid_norm
 from ntkscope.surrogates import ConjugateLeastSquares, MinimumNorm
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.results import once
-from ntkscope_papers.qadeer_2023.cells import GridTask, run_cells
-from ntkscope_papers.qadeer_2023.instances import monotone_instances
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.qadeer_2023 import regression_claims
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
-    Job,
+    GridTask,
     Machines,
     Trained,
+    blocks,
     cells,
     columns,
-    in_blocks,
-    read_trained,
+    evolution,
+    finish,
+    geometric_mean,
+    joined,
+    members,
     trained,
 )
-from ntkscope_papers.qadeer_2023.regression_claims import judge
-from ntkscope_papers.qadeer_2023.regression_figures import draw
-from ntkscope_papers.qadeer_2023.regression_published import PUBLISHED
-from ntkscope_papers.shared.networks import weights_file
+from ntkscope_papers.qadeer_2023.regression_claims import KINKED, SMOOTH, WIDE
 
-RETRAINED = "tanh-128"  # networks whose last layer is solved with `retrain_last_layer` too
-KINKED = "relu"
 STEPS_ACROSS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 LARGEST_KINKS = 16
+TAU, CELLS = 3, 6  # of the random instances
+NAMES = {"network": "network", "ntk": "NTK", "ck": "CK", "ckj": "CKJ"}
+COLOURS = dict(zip(NAMES, drawing.COLOURS))
 BOUNDS = (
     "beta",
     "projection_error",
@@ -64,14 +64,10 @@ class FunctionRegression(Experiment):
     """Qadeer et al., Figures 3-7, Theorems 4.1, 4.2: networks on smooth functions against NTK, CK and CK features.
 
     `watched`: networks followed through training every `every` steps, and solved with all `cutoffs` at the end.
-
-    `only`: the targets, architectures or pairs of them ("f1/tanh-128") that a call computes; all where empty. `workers`:
-    processes that measure trained networks.
     """
 
     name = "function-regression"
     free = ("watched", "cutoffs", "instances")
-    parts = ("legs", "only", "workers")
 
     targets: tuple[str, ...] = ("f1", "f2", "f3")
     architectures: tuple[str, ...] = ("tanh-128", "tanh-256", "relu-128")
@@ -86,12 +82,9 @@ class FunctionRegression(Experiment):
     lr: float = 1e-3
     cutoffs: tuple[float, ...] = (1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
     instances: int = 2000
-    only: tuple[str, ...] = ()
-    workers: int = 1
 
     smoke = {
         "targets": ("f1", "f2"),
-        "architectures": ("tanh-128", "tanh-256", "relu-128"),
         "networks": 2,
         "watched": 1,
         "intervals": 40,
@@ -100,34 +93,163 @@ class FunctionRegression(Experiment):
         "cutoffs": (1e-15, 1e-12, 1e-9),
         "instances": 50,
     }
+    statements = claims_of(regression_claims)
+
+    @property
+    def cells(self) -> list[Cell]:
+        return cells(self.targets, self.architectures)
+
+    @property
+    def evolving_cells(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.network in self.evolving]
 
     @property
     def moments(self) -> tuple[int, ...]:
         return tuple(range(0, self.steps + 1, self.every))
 
-    def measure(self, run: Run) -> None:
-        once(run.record, "instances", lambda: monotone_instances(self.instances, run.seed))
-        chosen = cells(self.targets, self.architectures, self.only)
-        run_cells(
+    def trained(self, run: Run, cell: Cell) -> Trained:
+        """The networks of one cell, in one ensemble."""
+        evolving = cell.network in self.evolving
+        return trained(
             run.record,
-            chosen,
-            self.workers,
-            jobs=lambda cell: jobs(self, cell, weights_file(run.record, str(cell))),
-            train=lambda cell, count: train(
-                self, run.record, cell, range(run.seed, run.seed + count), run.device, run.progress
-            ),
+            str(cell),
+            partial(network, self, cell),
+            Task(self, cell.task).single,
+            seeds=range(run.seed, run.seed + self.networks),
+            watched=self.watched if evolving else 0,
+            moments=self.moments if evolving else (),
+            optimizer="adam",
+            lr=self.lr,
+            loss="mse",
+            weights="weights",
+            steps=self.steps,
+            device=run.device,
             progress=run.progress,
         )
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+    @leg("instances")
+    def monotone_instances(self, run: Run) -> dict[str, Any]:
+        return monotone_instances(self.instances, run.seed)
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
+    @leg("training/{}", over=lambda self: self.cells)
+    def training(self, run: Run, cell: Cell) -> dict[str, Any]:
+        self.trained(run, cell)
+        return dict(run.record.metrics[f"training/{cell}"])
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @leg("errors/{}/{}", over=lambda self: product(self.cells, blocks(self.networks)))
+    def errors(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Everything that is measured on some trained networks."""
+        ensemble, task = self.trained(run, cell), Task(self, cell.task)
+        machines, rows = task.machines(cell), []
+        for member in members(block):
+            machines.wear(ensemble.final, member)
+            found, values = errors(task, machines)
+            bounds = regression_bounds(task.values, values["ck"], values["ntk"], refinement=self.refinement)
+            found |= {name: asdict(bounds)[name] for name in BOUNDS}
+            # both inequalities of Theorem 4.2 as they stand, also where rounding breaks Eq. 38, which its proof uses
+            first = bounds.test_ntk**2 <= bounds.d1 * bounds.test_ck**2 + bounds.slack_ntk
+            second = math.isinf(bounds.d2) or bounds.test_ck**2 <= bounds.d2 * bounds.test_ntk**2 + bounds.slack_ck
+            found["inequalities of 4.2"] = bool(first and second)
+            if cell.network == SMOOTH:
+                solved = retrain_last_layer(machines.model, task.train, weights=task.weights)
+                with torch.no_grad():
+                    found["retrained"] = task.errors(solved(task.inputs)[:, 0].numpy())[0]
+            rows.append(found)
+        return columns(rows)
+
+    @leg("cutoffs/{}/{}", over=lambda self: product(self.cells, blocks(min(self.watched, self.networks))))
+    def by_cutoff(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Test errors for every cut-off: of eigenvalues for the kernels, of singular values for the features."""
+        ensemble, task = self.trained(run, cell), Task(self, cell.task)
+        machines, rows = task.machines(cell), []
+        for member in members(block):
+            machines.wear(ensemble.final, member)
+            fits = Fits.of(task, machines)
+            row = {n: [task.errors(fits.kernel_machine(n, c)[0])[0] for c in self.cutoffs] for n in ("ntk", "ck")}
+            rows.append(row | {"ckj": [task.errors(fits.jacobian_machine(c)[0])[0] for c in self.cutoffs]})
+        return columns(rows)
+
+    @leg("evolution/{}/{}", over=lambda self: product(self.evolving_cells, self.moments))
+    def at_step(self, run: Run, cell: Cell, step: int) -> dict[str, Any]:
+        """Test errors of the watched networks at one step of training."""
+        params, task = self.trained(run, cell).path[step], Task(self, cell.task)
+        machines, rows = task.machines(cell), []
+        for member in range(len(next(iter(params.values())))):
+            machines.wear(params, member)
+            rows.append(errors(task, machines)[0])
+        return columns(rows, list(NAMES))
+
+    @leg("kinks/{}", over=lambda self: [cell for cell in self.cells if cell.activation == "relu"])
+    def kinks(self, run: Run, cell: Cell) -> dict[str, Any]:
+        """How far tangent and last-layer features of the first network are apart on both sides of a kink of its first layer.
+
+        Of the kinks inside the interval the one with the largest distance of tangent features at the smallest step.
+        """
+        machines = Task(self, cell.task).machines(cell)
+        machines.wear(self.trained(run, cell).final, 0)
+        layer: Any = machines.model.get_submodule("layer1")
+        at = (-layer.bias / layer.weight[:, 0]).detach()
+        at = at[at.abs() < 0.95][:LARGEST_KINKS]
+        left, right = torch.arange(len(at)), torch.arange(len(at)) + len(at)
+        found: dict[str, list[list[float]]] = {"ntk": [], "ck": []}
+        for step in STEPS_ACROSS:
+            both = torch.cat([at - step, at + step])[:, None]
+            near = Machines(machines.model, both, torch.arange(len(both)))
+            kernel, features = near.ntk(), near.ck_features()
+            squared = kernel.diagonal()[left] + kernel.diagonal()[right] - 2 * kernel[left, right]
+            found["ntk"].append(squared.clamp_min(0).sqrt().tolist())
+            found["ck"].append((features[left] - features[right]).norm(dim=1).tolist())
+        largest = int(np.argmax(found["ntk"][-1]))
+        return {"steps": list(STEPS_ACROSS)} | {name: [row[largest] for row in rows] for name, rows in found.items()}
+
+    @figure
+    def runs(self, record: Record) -> dict[str, Figure]:
+        """Errors of every run."""
+        figures: dict[str, Figure] = {}
+        for number, network in ((3, SMOOTH), (5, WIDE), (6, KINKED)):
+            figures[f"figure-{number}-{network}"], axes = self._panels()
+            for axis, target in zip(axes, self.targets):
+                rows = joined(record, f"errors/{target}/{network}")
+                for name, label in NAMES.items() if rows else ():
+                    axis.plot(rows[name], "o", markersize=2.5, color=COLOURS[name], label=label)
+                finish(axis, f"{target}, {network}", "network", "test error", drawn=bool(rows))
+        return figures
+
+    @figure
+    def through_training(self, record: Record) -> dict[str, Figure]:
+        figures: dict[str, Figure] = {}
+        for name, network in (("figure-4-evolution-tanh", SMOOTH), ("figure-7-evolution-relu", KINKED)):
+            figures[name], axes = self._panels()
+            for axis, target in zip(axes, self.targets):
+                found = evolution(record, Cell(target, network), self.moments, geometric_mean)
+                if found:
+                    _lines(axis, self.moments, found, NAMES)
+                finish(axis, f"{target}, {network}", "epoch", "test error", drawn=bool(found))
+        return figures
+
+    @figure
+    def against_cutoffs(self, record: Record) -> dict[str, Figure]:
+        """Medians over the watched tanh networks; the default cut-off is dotted."""
+        drawn, axes = self._panels()
+        for axis, target in zip(axes, self.targets):
+            rows = joined(record, f"cutoffs/{target}/{SMOOTH}")
+            if rows:
+                middle = {name: np.median(np.asarray(rows[name]), axis=0) for name in rows}
+                _lines(axis, self.cutoffs, middle, ("ntk", "ck", "ckj"))
+                own = np.median(joined(record, f"errors/{target}/{SMOOTH}")["network"])
+                axis.axhline(own, color=COLOURS["network"], linewidth=1, linestyle="--", label="network")
+                axis.axvline((self.intervals + 1) * np.finfo(float).eps, color="#999999", linewidth=1, linestyle=":")
+                axis.set_xscale("log")
+            finish(axis, f"{target}, {SMOOTH}", "relative cut-off", "test error", drawn=bool(rows))
+        return {"cut-offs": drawn}
+
+    def _panels(self) -> tuple[Figure, list[Any]]:
+        return drawing.canvas(1, len(self.targets), width=3.8, height=3.2)
+
+
+def _lines(axis: Any, at: Any, values: dict[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        axis.plot(at, values[name], "o-", markersize=3, linewidth=1.2, color=COLOURS[name], label=NAMES[name])
 
 
 class Task(GridTask):
@@ -152,6 +274,9 @@ class Task(GridTask):
         f: np.ndarray = self.split.test.y.numpy()
         return f
 
+    def machines(self, cell: Cell) -> Machines:
+        return Machines(network(self.config, cell, 0), self.inputs, self.nodes)
+
     def errors(self, fitted: Any) -> tuple[float, float]:
         """Test and training error, ‖f - g‖₁ and ‖f - g‖₀, of values at the test nodes."""
         gap = self.values - np.asarray(fitted)
@@ -173,6 +298,10 @@ class Fits:
     ntk: Tensor
     features: Tensor
 
+    @classmethod
+    def of(cls, task: Task, machines: Machines) -> Fits:
+        return cls(task, machines.ntk(), machines.ck_features())
+
     def kernel_machine(self, which: str, cutoff: float | None = None) -> tuple[np.ndarray, int]:
         """Eq. 14 with the NTK or the CK: values at the test nodes, and the rank kept; the cut-off is (N + 1) ε where None."""
         kernel = self.ntk if which == "ntk" else self.features @ self.features[self.task.nodes].T
@@ -188,13 +317,9 @@ class Fits:
         return fitted.predict(self.features), int(fitted.rank_)
 
 
-def fits_of(task: Task, machines: Machines) -> Fits:
-    return Fits(task, machines.ntk(), machines.ck_features())
-
-
 def errors(task: Task, machines: Machines) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Test and training errors of the network and its three machines, ranks; and the fitted values."""
-    fits = fits_of(task, machines)
+    fits = Fits.of(task, machines)
     fitted = {name: fits.kernel_machine(name) for name in ("ntk", "ck")} | {"ckj": fits.jacobian_machine()}
     values = {"network": machines.outputs().numpy()} | {name: one for name, (one, _) in fitted.items()}
     found: dict[str, Any] = {}
@@ -203,121 +328,35 @@ def errors(task: Task, machines: Machines) -> tuple[dict[str, Any], dict[str, np
     return found | {f"{name} rank": rank for name, (_, rank) in fitted.items()}, values
 
 
-@dataclass(frozen=True, eq=False)
-class Subjects:
-    """The trained networks of one cell, to be measured one after the other."""
+def monotone_instances(count: int, seed: int) -> dict[str, Any]:
+    """Polynomials of degree 1 and 2 fitted to random targets: how many have the monotone residuals of Theorem 4.1.
 
-    cell: Cell
-    task: Task
-    ensemble: Trained
-    machines: Machines
-
-    @classmethod
-    def of(cls, config: FunctionRegression, cell: Cell, path: Path) -> Subjects:
-        task = Task(config, cell.task)
-        return cls(cell, task, read_trained(path), Machines(network(config, cell, 0), task.inputs, task.nodes))
-
-
-def errors_of(config: FunctionRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
-    """Everything that is measured on some trained networks."""
-    subjects = Subjects.of(config, cell, path)
-    return columns([_final(subjects, member) for member in members])
-
-
-def _final(subjects: Subjects, member: int) -> dict[str, Any]:
-    task, machines = subjects.task, subjects.machines
-    machines.wear(subjects.ensemble.final, member)
-    found, values = errors(task, machines)
-    bounds = regression_bounds(task.values, values["ck"], values["ntk"], refinement=task.config.refinement)
-    found |= {name: asdict(bounds)[name] for name in BOUNDS}
-    # both inequalities of Theorem 4.2 as they stand, also where rounding breaks Eq. 38, which its proof uses
-    first = bounds.test_ntk**2 <= bounds.d1 * bounds.test_ck**2 + bounds.slack_ntk
-    second = math.isinf(bounds.d2) or bounds.test_ck**2 <= bounds.d2 * bounds.test_ntk**2 + bounds.slack_ck
-    found["inequalities of 4.2"] = bool(first and second)
-    if subjects.cell.network == RETRAINED:
-        solved = retrain_last_layer(machines.model, task.train, weights=task.weights)
-        with torch.no_grad():
-            found["retrained"] = task.errors(solved(task.inputs)[:, 0].numpy())[0]
-    return found
-
-
-def cutoffs_of(config: FunctionRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
-    """Test errors for every cut-off: of eigenvalues for the kernels, of singular values for the features."""
-    subjects = Subjects.of(config, cell, path)
-    task, machines, rows = subjects.task, subjects.machines, []
-    for member in members:
-        machines.wear(subjects.ensemble.final, member)
-        fits = fits_of(task, machines)
-        row = {n: [task.errors(fits.kernel_machine(n, c)[0])[0] for c in config.cutoffs] for n in ("ntk", "ck")}
-        rows.append(row | {"ckj": [task.errors(fits.jacobian_machine(c)[0])[0] for c in config.cutoffs]})
-    return columns(rows)
-
-
-def step_of(config: FunctionRegression, cell: Cell, path: Path, step: int) -> dict[str, Any]:
-    """Test errors of the watched networks at one step of training."""
-    subjects = Subjects.of(config, cell, path)
-    params, rows = subjects.ensemble.path[step], []
-    for member in range(len(next(iter(params.values())))):
-        subjects.machines.wear(params, member)
-        rows.append(errors(subjects.task, subjects.machines)[0])
-    return columns(rows, ("network", "ntk", "ck", "ckj"))
-
-
-def kinks_of(config: FunctionRegression, cell: Cell, path: Path) -> dict[str, Any]:
-    """How far tangent and last-layer features of the first network are apart on both sides of a kink of its first layer.
-
-    Of the kinks inside the interval the one with the largest distance of tangent features at the smallest step.
+    The projections are exact to rounding (least squares on orthonormal columns), β is far below 1.
     """
-    subjects = Subjects.of(config, cell, path)
-    subjects.machines.wear(subjects.ensemble.final, 0)
-    model = subjects.machines.model
-    layer: Any = model.get_submodule("layer1")
-    at = (-layer.bias / layer.weight[:, 0]).detach()
-    at = at[at.abs() < 0.95][:LARGEST_KINKS]
-    left, right = torch.arange(len(at)), torch.arange(len(at)) + len(at)
-    found: dict[str, list[list[float]]] = {"ntk": [], "ck": []}
-    for step in STEPS_ACROSS:
-        both = torch.cat([at - step, at + step])[:, None]
-        near = Machines(model, both, torch.arange(len(both)))
-        kernel, features = near.ntk(), near.ck_features()
-        squared = kernel.diagonal()[left] + kernel.diagonal()[right] - 2 * kernel[left, right]
-        found["ntk"].append(squared.clamp_min(0).sqrt().tolist())
-        found["ck"].append((features[left] - features[right]).norm(dim=1).tolist())
-    largest = int(np.argmax(found["ntk"][-1]))
-    return {"steps": list(STEPS_ACROSS)} | {name: [row[largest] for row in rows] for name, rows in found.items()}
+    random = numpy_generator(seed, "monotone instances")
+    x = np.linspace(-1, 1, TAU * CELLS + 1)
+    roots = np.sqrt(np.where(np.arange(CELLS + 1) % CELLS == 0, 0.5, 1.0))
+    powers = x[:, None] ** np.arange(3)
+    found = []
+    for _ in range(count):
+        slope, shift, size = random.normal(size=3)
+        f = np.exp(slope * x) + size * np.tanh(3 * (x - shift)) + random.normal() * np.abs(x - random.uniform(-1, 1))
+        fits = [_projected(powers[:, :width], f, roots) for width in (2, 3)]
+        found.append(regression_bounds(f, fits[0], fits[1], refinement=TAU))
+    said = [one for one in found if one.theorem_4_1 is not None]
+    return {
+        "drawn": count,
+        "monotone": len(said),
+        "hold": sum(bool(one.theorem_4_1) for one in said),
+        "largest ck/ntk over c2": max((one.test_ck / one.test_ntk / one.c2 for one in said), default=0.0),
+        "largest ntk/ck over c1": max((one.test_ntk / one.test_ck / one.c1 for one in said), default=0.0),
+        "4.2 holds": sum(bool(one.theorem_4_2) for one in found if one.theorem_4_2 is not None),
+        "4.2 said": sum(one.theorem_4_2 is not None for one in found),
+    }
 
 
-def train(
-    config: FunctionRegression, record: Record, cell: Cell, seeds: range, device: torch.device, progress: bool
-) -> None:
-    """The networks of one cell in one ensemble."""
-    evolving = cell.network in config.evolving
-    trained(
-        record,
-        str(cell),
-        lambda s: network(config, cell, s),
-        Task(config, cell.task).single,
-        seeds=seeds,
-        watched=config.watched if evolving else 0,
-        moments=config.moments if evolving else (),
-        optimizer="adam",
-        lr=config.lr,
-        loss="mse",
-        weights="weights",
-        steps=config.steps,
-        device=device,
-        progress=progress,
-    )
-
-
-def jobs(config: FunctionRegression, cell: Cell, path: Path) -> list[Job]:
-    """What is measured on the networks of one cell."""
-    here = (config, cell, path)
-    made = in_blocks(f"errors/{cell}", errors_of, config.networks, *here)
-    made += in_blocks(f"cutoffs/{cell}", cutoffs_of, min(config.watched, config.networks), *here)
-    if cell.network in config.evolving:
-        watched = min(config.watched, config.networks)
-        made += [Job(f"evolution/{cell}/{step}", step_of, (*here, step), watched) for step in config.moments]
-    if cell.activation == KINKED:
-        made.append(Job(f"kinks/{cell}", kinks_of, here))
-    return made
+def _projected(features: np.ndarray, f: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """The best fit in the trapezoid product on the training nodes, at every test node."""
+    weights: np.ndarray = np.linalg.lstsq(features[::TAU] * roots[:, None], roots * f[::TAU], rcond=None)[0]
+    values: np.ndarray = features @ weights
+    return values

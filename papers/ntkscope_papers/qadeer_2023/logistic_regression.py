@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from scipy.optimize import linprog
+from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ntkscope import models
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record, numpy_generator
 from ntkscope.linalg import NumericalWarning
-from ntkscope.measures.logistic_bounds import logistic_bounds, signed_scores, summed_cross_entropy
+from ntkscope.measures.logistic_bounds import LogisticBounds, logistic_bounds, signed_scores, summed_cross_entropy
 from ntkscope.surrogates import KernelLogistic
 from ntkscope.training import StopWhen
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.results import once
-from ntkscope_papers.qadeer_2023.cells import GridTask, run_cells
-from ntkscope_papers.qadeer_2023.logistic_claims import PUBLISHED, judge
-from ntkscope_papers.qadeer_2023.logistic_figures import draw
-from ntkscope_papers.qadeer_2023.logistic_fits import margin, plain_newton
-from ntkscope_papers.qadeer_2023.logistic_instances import corner_instances
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.qadeer_2023 import logistic_claims
+from ntkscope_papers.qadeer_2023.logistic_claims import KINKED, NARROW, SMOOTH
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
-    Job,
+    GridTask,
     Machines,
     Trained,
+    blocks,
     cells,
     columns,
-    in_blocks,
-    read_trained,
+    evolution,
+    finish,
+    joined,
+    members,
     trained,
 )
-from ntkscope_papers.shared.networks import weights_file
 
 BOUNDS = (
     "omega",
@@ -56,6 +56,12 @@ BOUNDS = (
     "theorem_5_2_printed",
 )
 NEWTON_STEPS = 300
+PLAIN_STEPS, PLAIN_SLOPE = 50, 1e-6  # of Newton's method without a ridge
+CELLS, TAU, RIDGE, FLIPPED = (3, 2), (2, 3), 1e-3, 0.4  # of the random instances
+NODES = (slice(None, None, TAU[0]), slice(None, None, TAU[1]))
+NAMES = {"network": "network", "ntk": "NTK", "ck": "CK"}
+COLOURS = dict(zip(NAMES, drawing.COLOURS))
+MEASURES = {"loss": "summed test cross-entropy", "accuracy": "test accuracy"}
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,10 @@ class LogisticRegression(Experiment):
     `ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
 
     The watched networks are trained once more without the stop at `accuracy`, and measured after `checkpoints` epochs.
-    `only`: the boundaries, architectures or pairs of them ("F1/tanh-128") that a call computes; all where empty. `workers`:
-    processes that measure trained networks.
     """
 
     name = "logistic-regression"
     free = ("watched", "ridges", "instances")
-    parts = ("legs", "only", "workers")
 
     boundaries: tuple[str, ...] = ("F1", "F2")
     architectures: tuple[str, ...] = ("tanh-128", "tanh-64", "relu-128")
@@ -88,8 +91,6 @@ class LogisticRegression(Experiment):
     ridge: float = 1e-6
     ridges: tuple[float, ...] = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
     instances: int = 300
-    only: tuple[str, ...] = ()
-    workers: int = 1
 
     smoke = {
         "networks": 2,
@@ -101,35 +102,161 @@ class LogisticRegression(Experiment):
         "ridges": (1e-3, 1.0),
         "instances": 30,
     }
+    statements = claims_of(logistic_claims)
 
-    def measure(self, run: Run) -> None:
-        once(run.record, "instances", lambda: corner_instances(self.instances, run.seed))
-        chosen = cells(self.boundaries, self.architectures, self.only)
+    @property
+    def cells(self) -> list[Cell]:
+        return cells(self.boundaries, self.architectures)
 
-        def work(cell: Cell) -> list[Job]:
-            stopped, unstopped = (weights_file(run.record, key) for key in (str(cell), f"{cell}/unstopped"))
-            return jobs(self, cell, stopped, unstopped)
+    @property
+    def evolving_cells(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.network in self.evolving]
 
-        run_cells(
+    @property
+    def watched_blocks(self) -> list[str]:
+        return blocks(min(self.watched, self.networks))
+
+    def trained(self, run: Run, cell: Cell, *, unstopped: bool = False) -> Trained:
+        """The networks of one cell until the stop; or the watched ones without it, at every checkpoint."""
+        watched = min(self.watched, self.networks)
+        how: dict[str, Any] = {"stop": StopWhen(accuracy=self.accuracy)}
+        if unstopped:
+            how = {"watched": watched, "moments": self.checkpoints}
+        return trained(
             run.record,
-            chosen,
-            self.workers,
-            jobs=work,
-            train=lambda cell, count: train(
-                self, run.record, cell, range(run.seed, run.seed + count), run.device, run.progress
-            ),
+            f"{cell}/unstopped" if unstopped else str(cell),
+            partial(network, self, cell),
+            Task(self, cell.task).single,
+            seeds=range(run.seed, run.seed + (watched if unstopped else self.networks)),
+            optimizer="adam",
+            lr=self.lr,
+            epochs=self.epochs,
+            device=run.device,
             progress=run.progress,
+            **how,
         )
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+    @leg("instances")
+    def corner_instances(self, run: Run) -> dict[str, Any]:
+        return corner_instances(self.instances, run.seed)
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
+    @leg("training/{}", over=lambda self: self.cells)
+    def training(self, run: Run, cell: Cell) -> dict[str, Any]:
+        self.trained(run, cell)
+        return dict(run.record.metrics[f"training/{cell}"])
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @leg("training/{}/unstopped", over=lambda self: self.evolving_cells)
+    def training_without_stop(self, run: Run, cell: Cell) -> dict[str, Any]:
+        self.trained(run, cell, unstopped=True)
+        return dict(run.record.metrics[f"training/{cell}/unstopped"])
+
+    @leg("runs/{}/{}", over=lambda self: product(self.cells, blocks(self.networks)))
+    def final(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Everything that is measured on some trained networks."""
+        ensemble, task = self.trained(run, cell), Task(self, cell.task)
+        machines, rows = task.machines(cell), []
+        for member in members(block):
+            machines.wear(ensemble.final, member)
+            found, scores, features = measure(task, machines)
+            ck, ntk = (scores[name].reshape(task.shape) for name in ("ck", "ntk"))
+            bounds = logistic_bounds(ck, ntk, task.labels, refinement=self.refinement)
+            found |= {name: asdict(bounds)[name] for name in BOUNDS}
+            # the inequalities as they stand, also where the ridge breaks Eq. 52, which the proofs use
+            for theorem, first, second in (("5.1", bounds.c1, bounds.c2), ("5.2", bounds.d1, bounds.d2)):
+                sides = ((bounds.test_ntk, first, bounds.test_ck), (bounds.test_ck, second, bounds.test_ntk))
+                found[f"inequalities of {theorem}"] = all(math.isinf(c) or a <= c * b for a, c, b in sides)
+            found["margin"] = margin(features[task.nodes], task.train_labels)
+            rows.append(found | {"epochs": int(ensemble.steps[member])})
+        return columns(rows)
+
+    @leg("ridges/{}/{}", over=lambda self: product(self.cells, self.watched_blocks))
+    def by_ridge(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Test loss and accuracy of both machines for every ridge."""
+        ensemble, task = self.trained(run, cell), Task(self, cell.task)
+        machines, rows = task.machines(cell), []
+        for member in members(block):
+            machines.wear(ensemble.final, member)
+            row: dict[str, Any] = {}
+            for name, kernel in kernels(task, machines)[0].items():
+                each = [task.measures(newton(task, kernel, ridge)[0]) for ridge in self.ridges]
+                row |= {f"{name} {key}": [one[key] for one in each] for key in MEASURES}
+            rows.append(row)
+        return columns(rows)
+
+    @leg("unridged/{}/{}", over=lambda self: product(self.cells, self.watched_blocks))
+    def without_ridge(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Newton's method on Eq. 15 as it stands: where it stopped, test loss and accuracy of both machines."""
+        ensemble, task = self.trained(run, cell), Task(self, cell.task)
+        machines, rows = task.machines(cell), []
+        for member in members(block):
+            machines.wear(ensemble.final, member)
+            row = _named("network", task.measures(machines.outputs().numpy()))
+            for name, kernel in kernels(task, machines)[0].items():
+                alpha, steps, slope = plain_newton(kernel[task.nodes].numpy(), task.train_labels)
+                row |= _named(name, task.measures(kernel.numpy() @ alpha))
+                row |= _named(name, {"steps": steps, "slope": slope})
+            rows.append(row)
+        return columns(rows)
+
+    @leg("evolution/{}/{}", over=lambda self: product(self.evolving_cells, self.checkpoints))
+    def at_checkpoint(self, run: Run, cell: Cell, step: int) -> dict[str, Any]:
+        """Of the watched networks after some epochs."""
+        params, task = self.trained(run, cell, unstopped=True).path[step], Task(self, cell.task)
+        machines, rows = task.machines(cell), []
+        for member in range(len(next(iter(params.values())))):
+            machines.wear(params, member)
+            rows.append(measure(task, machines)[0])
+        return columns(rows, [name for name in rows[0] if name.endswith(("loss", "accuracy"))])
+
+    @figure
+    def every_run(self, record: Record) -> dict[str, Figure]:
+        figures: dict[str, Figure] = {}
+        for number, network in ((8, SMOOTH), (9, NARROW), (10, KINKED)):
+            figures[f"figure-{number}-{network}"], panels = self._panels()
+            for axis, boundary, measure in panels:
+                rows = joined(record, f"runs/{boundary}/{network}")
+                for name, label in NAMES.items() if rows else ():
+                    axis.plot(rows[f"{name} {measure}"], "o", markersize=2.5, color=COLOURS[name], label=label)
+                _finish(axis, f"{boundary}, {network}", "network", measure, drawn=bool(rows))
+        return figures
+
+    @figure
+    def through_training(self, record: Record) -> dict[str, Figure]:
+        drawn, panels = self._panels()
+        for axis, boundary, measure in panels:
+            found = evolution(record, Cell(boundary, SMOOTH), self.checkpoints)
+            for name, label in NAMES.items() if found else ():
+                values = found[f"{name} {measure}"]
+                axis.plot(self.checkpoints, values, "o-", markersize=3, linewidth=1.2, color=COLOURS[name], label=label)
+            _finish(axis, f"{boundary}, {SMOOTH}", "epoch", measure, drawn=bool(found))
+        return {"figure-11-evolution": drawn}
+
+    @figure
+    def against_ridges(self, record: Record) -> dict[str, Figure]:
+        """Medians over the watched networks, tanh solid and ReLU dashed."""
+        ridges, panels = self._panels()
+        for axis, boundary, measure in panels:
+            drawn = False
+            for network, style in ((SMOOTH, "o-"), (KINKED, "s--")):
+                rows = joined(record, f"ridges/{boundary}/{network}")
+                for name in ("ntk", "ck") if rows else ():
+                    middle = np.median(np.asarray(rows[f"{name} {measure}"]), axis=0)
+                    label = f"{NAMES[name]}, {network}"
+                    axis.plot(self.ridges, middle, style, markersize=3, color=COLOURS[name], label=label)
+                drawn |= bool(rows)
+            axis.set_xscale("log")
+            _finish(axis, boundary, "ridge", measure, drawn=drawn)
+        return {"ridges": ridges}
+
+    def _panels(self) -> tuple[Figure, list[tuple[Any, str, str]]]:
+        """A figure with one panel for each boundary and measure."""
+        drawn, axes = drawing.canvas(2, len(self.boundaries), width=4.2, height=3.0)
+        which = [(boundary, measure) for measure in MEASURES for boundary in self.boundaries]
+        return drawn, [(axis, *names) for axis, names in zip(axes, which)]
+
+
+def _finish(axis: Any, title: str, x: str, measure: str, *, drawn: bool) -> None:
+    finish(axis, title, x, MEASURES[measure], drawn=drawn, log=measure == "loss")
 
 
 class Task(GridTask):
@@ -158,6 +285,9 @@ class Task(GridTask):
     def train_labels(self) -> np.ndarray:
         chosen: np.ndarray = self.labels.ravel()[self.nodes.numpy()]
         return chosen
+
+    def machines(self, cell: Cell) -> Machines:
+        return Machines(network(self.config, cell, 0), self.inputs, self.nodes, log_odds)
 
     def measures(self, scores: np.ndarray) -> dict[str, float]:
         """Summed cross-entropy and accuracy on test and training nodes of scores at the test nodes."""
@@ -215,120 +345,83 @@ def _named(name: str, measures: Mapping[str, float]) -> dict[str, Any]:
     return {f"{name} {key}": value for key, value in measures.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Subjects:
-    """The trained networks of one cell, to be measured one after the other."""
+def margin(features: Tensor, labels: np.ndarray) -> float:
+    """`max_β min_i ±β·u_i` over |β_k| ≤ 1, u the features' left singular vectors: positive where they separate the classes.
 
-    task: Task
-    ensemble: Trained
-    machines: Machines
-
-    @classmethod
-    def of(cls, config: LogisticRegression, cell: Cell, path: Path) -> Subjects:
-        task = Task(config, cell.task)
-        return cls(task, read_trained(path), Machines(network(config, cell, 0), task.inputs, task.nodes, log_odds))
-
-
-def runs_of(config: LogisticRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
-    """Everything that is measured on some trained networks."""
-    subjects = Subjects.of(config, cell, path)
-    return columns([_final(subjects, member) for member in members])
-
-
-def _final(subjects: Subjects, member: int) -> dict[str, Any]:
-    task = subjects.task
-    subjects.machines.wear(subjects.ensemble.final, member)
-    found, scores, features = measure(task, subjects.machines)
-    ck, ntk = (scores[name].reshape(task.shape) for name in ("ck", "ntk"))
-    bounds = logistic_bounds(ck, ntk, task.labels, refinement=task.config.refinement)
-    found |= {name: asdict(bounds)[name] for name in BOUNDS}
-    # the inequalities as they stand, also where the ridge breaks Eq. 52, which the proofs use
-    for theorem, first, second in (("5.1", bounds.c1, bounds.c2), ("5.2", bounds.d1, bounds.d2)):
-        holds = _at_most(bounds.test_ntk, first, bounds.test_ck) and _at_most(bounds.test_ck, second, bounds.test_ntk)
-        found[f"inequalities of {theorem}"] = holds
-    found["margin"] = margin(features[task.nodes], task.train_labels)
-    return found | {"epochs": int(subjects.ensemble.steps[member])}
+    A linear programme; the result is computed again from its solution.
+    """
+    left, values, _ = torch.linalg.svd(features, full_matrices=False)
+    kept = values > max(features.shape) * torch.finfo(torch.float64).eps * values[0]
+    signed = (2 * labels - 1)[:, None] * left[:, kept].numpy()
+    count = signed.shape[1]
+    found = linprog(
+        np.append(np.zeros(count), -1.0),
+        A_ub=np.hstack([-signed, np.ones((len(signed), 1))]),
+        b_ub=np.zeros(len(signed)),
+        bounds=[(-1, 1)] * count + [(None, None)],
+        method="highs",
+    )
+    if not found.success:
+        return float("nan")
+    return float((signed @ found.x[:count]).min())
 
 
-def _at_most(value: float, constant: float, bound: float) -> bool:
-    return math.isinf(constant) or value <= constant * bound
+def plain_newton(kernel: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, int, float]:
+    """Coefficients α, steps taken and the norm of the gradient: ∇_α of Eq. 15 by full Newton steps of least squares.
+
+    Stopped once the gradient is below 1e-6, or after 50 steps: where the classes are separable the loss has no minimum, and
+    the coefficients where it stops are those of the stopping rule.
+    """
+    own = (kernel + kernel.T) / 2
+    alpha = np.zeros(len(own))
+    for step in range(PLAIN_STEPS + 1):
+        p = expit(own @ alpha)
+        slope = own @ (p - labels)
+        size = float(np.linalg.norm(slope))
+        if size < PLAIN_SLOPE or step == PLAIN_STEPS:
+            break
+        alpha = alpha - np.linalg.lstsq(own @ ((p * (1 - p))[:, None] * own), slope, rcond=None)[0]
+    return alpha, step, size
 
 
-def ridges_of(config: LogisticRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
-    """Test loss and accuracy of both machines for every ridge."""
-    subjects = Subjects.of(config, cell, path)
-    task, machines, rows = subjects.task, subjects.machines, []
-    for member in members:
-        machines.wear(subjects.ensemble.final, member)
-        row: dict[str, Any] = {}
-        for name, kernel in kernels(task, machines)[0].items():
-            each = [task.measures(newton(task, kernel, ridge)[0]) for ridge in config.ridges]
-            row |= {f"{name} {key}": [one[key] for one in each] for key in ("loss", "accuracy")}
-        rows.append(row)
-    return columns(rows)
+def corner_instances(count: int, seed: int) -> dict[str, Any]:
+    """Fits of degree 1 and 2 to half-planes with flipped labels: how often the corner condition holds, and both theorems.
 
-
-def unridged_of(config: LogisticRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
-    """Newton's method on Eq. 15 as it stands, without a ridge: where it stopped, test loss and accuracy of both machines."""
-    subjects = Subjects.of(config, cell, path)
-    task, machines, rows = subjects.task, subjects.machines, []
-    for member in members:
-        machines.wear(subjects.ensemble.final, member)
-        row = _named("network", task.measures(machines.outputs().numpy()))
-        for name, kernel in kernels(task, machines)[0].items():
-            scores, steps, slope = plain_newton(kernel[task.nodes].numpy(), task.train_labels)
-            row |= _named(name, task.measures(kernel.numpy() @ scores)) | {
-                f"{name} steps": steps,
-                f"{name} slope": slope,
-            }
-        rows.append(row)
-    return columns(rows)
-
-
-def checkpoint_of(config: LogisticRegression, cell: Cell, path: Path, step: int) -> dict[str, Any]:
-    """Of the watched networks after some epochs."""
-    subjects = Subjects.of(config, cell, path)
-    params, rows = subjects.ensemble.path[step], []
-    for member in range(len(next(iter(params.values())))):
-        subjects.machines.wear(params, member)
-        rows.append(measure(subjects.task, subjects.machines)[0])
-    return columns(rows, [name for name in rows[0] if name.endswith(("loss", "accuracy"))])
-
-
-def train(
-    config: LogisticRegression, record: Record, cell: Cell, seeds: range, device: torch.device, progress: bool
-) -> None:
-    """The networks of one cell until the stop, and the watched ones without it where their evolution is measured."""
-    part = Task(config, cell.task).single
-    watched = min(config.watched, config.networks)
-    how: dict[str, Any] = {
-        "optimizer": "adam",
-        "lr": config.lr,
-        "epochs": config.epochs,
-        "device": device,
-        "progress": progress,
+    Where a network separates the classes its signed score is largest beside the boundary, inside a cell. So training labels
+    are flipped at random, which leaves misclassified corners; the other test nodes have the labels the first fit gives them.
+    """
+    random = numpy_generator(seed, "corner instances")
+    axes = [np.linspace(-1, 1, n * t + 1) for n, t in zip(CELLS, TAU)]
+    x1, x2 = np.meshgrid(*axes, indexing="ij")
+    found: list[LogisticBounds] = []
+    while len(found) < count:
+        angle, shift = random.uniform(0, 2 * np.pi), random.uniform(-0.7, 0.7)
+        labels = np.cos(angle) * x1 + np.sin(angle) * x2 > shift
+        own = labels[NODES] ^ (random.random(labels[NODES].shape) < FLIPPED)
+        if 0 < own.mean() < 1:
+            found.append(_fitted(x1, x2, own.astype(int)))
+    said = [one for one in found if one.theorem_5_1 is not None]
+    second = [one for one in found if one.theorem_5_2 is not None]
+    return {
+        "drawn": count,
+        "corner": len(said),
+        "5.1 holds": sum(bool(one.theorem_5_1) for one in said),
+        "5.1 holds as printed": sum(bool(one.theorem_5_1_printed) for one in said),
+        "matching": len(second),
+        "5.2 holds": sum(bool(one.theorem_5_2) for one in second),
+        "5.2 holds as printed": sum(bool(one.theorem_5_2_printed) for one in second),
     }
 
-    def build(s: int) -> nn.Module:
-        return network(config, cell, s)
 
-    stop = StopWhen(accuracy=config.accuracy)
-    trained(record, str(cell), build, part, seeds=seeds, stop=stop, **how)
-    steps = [f"evolution/{cell}/{step}" for step in config.checkpoints]
-    if cell.network in config.evolving and not all(key in record.metrics for key in steps):
-        key, moments = f"{cell}/unstopped", config.checkpoints
-        trained(record, key, build, part, seeds=seeds[:watched], watched=watched, moments=moments, **how)
-
-
-def jobs(config: LogisticRegression, cell: Cell, stopped: Path, unstopped: Path) -> list[Job]:
-    """What is measured on the networks of one cell."""
-    made = in_blocks(f"runs/{cell}", runs_of, config.networks, config, cell, stopped)
-    watched = min(config.watched, config.networks)
-    made += in_blocks(f"ridges/{cell}", ridges_of, watched, config, cell, stopped)
-    made += in_blocks(f"unridged/{cell}", unridged_of, watched, config, cell, stopped)
-    if cell.network in config.evolving:
-        steps = config.checkpoints
-        made += [
-            Job(f"evolution/{cell}/{step}", checkpoint_of, (config, cell, unstopped, step), watched) for step in steps
-        ]
-    return made
+def _fitted(x1: np.ndarray, x2: np.ndarray, own_labels: np.ndarray) -> LogisticBounds:
+    columns = np.stack([np.ones_like(x1), x1, x2, x1**2, x1 * x2], -1)
+    scores = []
+    for width in (3, 5):
+        phi = columns[..., :width].reshape(-1, width)
+        own = columns[NODES][..., :width].reshape(-1, width)
+        solver = KernelLogistic(2 * RIDGE / len(own), multi_class="ovr", fit_intercept=False)
+        fitted = solver.fit(torch.from_numpy(own @ own.T), own_labels.ravel())
+        scores.append(fitted.decision_function(torch.from_numpy(phi @ own.T)).reshape(x1.shape))
+    labels = (scores[0] > 0).astype(int)
+    labels[NODES] = own_labels
+    return logistic_bounds(scores[0], scores[1], labels, refinement=TAU)

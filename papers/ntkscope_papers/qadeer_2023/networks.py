@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope import models, training
-from ntkscope.core import Params, Part, Record, Snapshot, UsageError
+from ntkscope import data, models, training
+from ntkscope.core import Params, Part, Record, Snapshot, Split
 from ntkscope.kernels import Tangent
+from ntkscope_papers.framework import drawing
+from ntkscope_papers.framework.results import digits as digits  # to go once no other paper imports it from here
 from ntkscope_papers.framework.results import once, under
 from ntkscope_papers.shared.networks import weights_file
 
+Rows: TypeAlias = dict[str, list[Any]]  # a list over networks for every name
 BLOCK = 10  # networks measured between two writes of the record
 
 
@@ -45,18 +45,37 @@ class Cell:
         return int(self.network.partition("-")[2])
 
 
-def cells(tasks: Sequence[str], networks: Sequence[str], only: Sequence[str] = ()) -> list[Cell]:
-    """Every task with every architecture; `only` keeps those whose task, architecture or name ("f1/tanh-128") it lists.
+def cells(tasks: Sequence[str], networks: Sequence[str]) -> list[Cell]:
+    """Every task with every architecture."""
+    return [Cell(task, network) for task in tasks for network in networks]
 
-    >>> [str(cell) for cell in cells(["f1", "f2"], ["tanh-128", "relu-128"], ["f1", "f2/relu-128"])]
-    ['f1/tanh-128', 'f1/relu-128', 'f2/relu-128']
-    """
-    every = [Cell(task, network) for task in tasks for network in networks]
-    known = {*tasks, *networks, *map(str, every)}
-    unknown = [name for name in only if name not in known]
-    if unknown:
-        raise UsageError(f"got only={', '.join(unknown)}; expected some of {', '.join(sorted(known))}")
-    return [cell for cell in every if not only or {cell.task, cell.network, str(cell)} & set(only)]
+
+@dataclass(frozen=True, eq=False)
+class GridTask:
+    """One task in float64: test nodes, of which some are training nodes. `source`: its data set, and the option of its name."""
+
+    config: Any
+    name: str
+    source: ClassVar[tuple[str, str]]
+
+    def load(self, dtype: str) -> Split:
+        """Its grids in `dtype`."""
+        options = {self.source[1]: self.name, "intervals": self.config.intervals, "refinement": self.config.refinement}
+        return data.load(self.source[0], **options, dtype=dtype)
+
+    @cached_property
+    def split(self) -> Split:
+        return self.load("float64")
+
+    @property
+    def single(self) -> Part:
+        """What networks are trained on, in float32."""
+        return self.load("float32").train
+
+    @property
+    def inputs(self) -> Tensor:
+        x: Tensor = self.split.test.x
+        return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +85,6 @@ class Trained:
     final: Params
     steps: Tensor
     path: Mapping[int, Params]
-
-    def __len__(self) -> int:
-        return len(self.steps)
 
 
 def trained(
@@ -81,15 +97,14 @@ def trained(
     watched: int = 0,
     moments: Sequence[int] = (),
     **how: Any,
-) -> None:
+) -> Trained:
     """`build(seed)` for every seed in one `fit_ensemble`; the first `watched` members are kept at the steps `moments` too.
 
-    The weights are written to `networks/KEY.safetensors`, where `read_trained` finds them, so that a resumed run sees the
-    same numbers.
+    The weights are written to `networks/KEY.safetensors` and read from there, so that a resumed run sees the same numbers.
     """
     path = weights_file(record, key)
-    if path.exists() and len(read_trained(path)) >= len(seeds):
-        return
+    if path.exists() and len((found := read_trained(path)).steps) >= len(seeds):
+        return found
     kept: dict[str, Tensor] = {}
 
     def keep(snapshot: Snapshot) -> None:
@@ -108,6 +123,7 @@ def trained(
     once(record, f"training/{key}", lambda: notes)
     path.parent.mkdir(exist_ok=True)
     models.save_tensors({**final, **kept, "steps": ensemble.steps.cpu()}, path)
+    return read_trained(path)
 
 
 def read_trained(path: Path) -> Trained:
@@ -159,61 +175,22 @@ class Machines:
         return features
 
 
-@dataclass(frozen=True)
-class Job:
-    """One result of the record: `compute(*arguments)`, which another process can do, on the first `networks` of a cell."""
+def blocks(count: int) -> list[str]:
+    """The networks 0 … count - 1 as a leg measures them.
 
-    key: str
-    compute: Callable[..., Mapping[str, Any]]
-    arguments: tuple[Any, ...]
-    networks: int = 1
-
-
-def in_blocks(key: str, compute: Callable[..., Mapping[str, Any]], count: int, *arguments: Any) -> list[Job]:
-    """`compute(*arguments, members)` for the members 0 … count - 1 in blocks: results `KEY/0-9`, `KEY/10-19`, …"""
-    blocks = [range(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK)]
-    return [Job(f"{key}/{one[0]}-{one[-1]}", compute, (*arguments, one), one.stop) for one in blocks]
-
-
-@contextmanager
-def computing(record: Record, workers: int) -> Iterator[Callable[[Sequence[Job]], None]]:
-    """A function that computes the jobs whose results the record lacks, and stores each as soon as it is there.
-
-    With more than one worker in as many processes, of one thread each.
+    >>> blocks(25), list(members("20-24"))
+    (['0-9', '10-19', '20-24'], [20, 21, 22, 23, 24])
     """
-    if workers < 1:
-        raise UsageError(f"got workers={workers}; expected at least 1")
-    if workers == 1:
-
-        def here(jobs: Sequence[Job]) -> None:
-            for job in jobs:
-                once(record, job.key, partial(job.compute, *job.arguments))
-
-        yield here
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-
-        def there(jobs: Sequence[Job]) -> None:
-            running = {pool.submit(_timed, job): job for job in jobs if job.key not in record.metrics}
-            for future in as_completed(running):
-                once(record, running[future].key, future.result)
-
-        yield there
+    return [f"{first}-{min(first + BLOCK, count) - 1}" for first in range(0, count, BLOCK)]
 
 
-def _timed(job: Job) -> dict[str, Any]:
-    began = time.perf_counter()
-    value = dict(job.compute(*job.arguments))
-    return {"seconds": round(time.perf_counter() - began, 3), **value}
+def members(block: str) -> range:
+    """The networks of one of `blocks`."""
+    first, last = block.split("-")
+    return range(int(first), int(last) + 1)
 
 
-def needed(record: Record, jobs: Sequence[Job]) -> int:
-    """How many networks the results need that the record lacks; 0 where it has them all."""
-    return max((job.networks for job in jobs if job.key not in record.metrics), default=0)
-
-
-def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> dict[str, list[Any]]:
+def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> Rows:
     """Rows as one list for each name.
 
     >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}], ["a"])
@@ -222,32 +199,45 @@ def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = Non
     return {name: [row[name] for row in rows] for name in (rows[0] if names is None else names)}
 
 
-def joined(record: Record, key: str) -> dict[str, list[Any]]:
-    """What `in_blocks` kept, joined; empty where nothing was measured."""
-    blocks = sorted(under(record, f"{key}/").items(), key=lambda item: int(item[0].partition("-")[0]))
-    names = [name for name in blocks[0][1] if name != "seconds"] if blocks else []
-    return {name: [value for _, block in blocks for value in block[name]] for name in names}
+def joined(record: Record, key: str) -> Rows:
+    """The blocks `KEY/0-9`, `KEY/10-19`, … as one list for each name; empty where nothing was measured."""
+    found = sorted(under(record, f"{key}/").items(), key=lambda item: members(item[0])[0])
+    names = [name for name in found[0][1] if name != "seconds"] if found else []
+    return {name: [value for _, block in found for value in block[name]] for name in names}
 
 
-def measured_cells(record: Record, key: str, every: Sequence[Cell]) -> Iterator[tuple[Cell, dict[str, list[Any]]]]:
-    """The cells that were measured, with their lists."""
-    for cell in every:
-        rows = joined(record, f"{key}/{cell}")
-        if rows:
-            yield cell, rows
+def block_legs(key: str, every: Sequence[Cell], count: int) -> list[str]:
+    """The legs that measure `count` networks of each cell."""
+    return [f"{key}/{cell}/{block}" for cell in every for block in blocks(count)]
+
+
+def joined_cells(record: Record, key: str, every: Sequence[Cell]) -> dict[str, Rows]:
+    """What those legs measured, by the cell's name."""
+    return {str(cell): joined(record, f"{key}/{cell}") for cell in every}
+
+
+def evolution(
+    record: Record, cell: Cell, steps: Sequence[int], mean: Callable[[Any], Any] = np.mean
+) -> dict[str, np.ndarray]:
+    """Means over the watched networks at every step of training; empty where they were not measured."""
+    keys = [f"evolution/{cell}/{step}" for step in steps]
+    if not all(key in record.metrics for key in keys):
+        return {}
+    found = [record.metrics[key] for key in keys]
+    return {name: np.asarray([mean(one[name]) for one in found]) for name in found[0] if name != "seconds"}
+
+
+def flat(rows: Mapping[str, Rows], name: str) -> list[Any]:
+    """One list over all cells."""
+    return [value for one in rows.values() for value in one[name]]
+
+
+def geometric_mean(values: Any) -> Any:
+    return np.exp(np.mean(np.log(values)))
 
 
 def median(values: Any) -> float:
     return float(np.median(np.asarray(values, dtype=np.float64)))
-
-
-def digits(value: float, count: int = 3) -> float:
-    """A number for a table: `count` significant digits.
-
-    >>> digits(1234.5), digits(0.00012345, 2)
-    (1230.0, 0.00012)
-    """
-    return float(f"{value:.{count}g}")
 
 
 def training_seconds(record: Record, kept: Sequence[str]) -> dict[str, float]:
@@ -255,3 +245,12 @@ def training_seconds(record: Record, kept: Sequence[str]) -> dict[str, float]:
     spent = sum(float(one["seconds"]) for one in under(record, "training/").values())
     others = sum(float(one["seconds"]) for prefix in kept for one in under(record, f"{prefix}/").values())
     return {"training": round(spent, 1), "everything else": round(others, 1)}
+
+
+def finish(axis: Any, title: str, x: str, y: str, *, drawn: bool, log: bool = True) -> None:
+    """Labels and legend of a panel, or the words that nothing was measured."""
+    drawing.label(axis, title=title, x=x, y=y, log="y" if drawn and log else "")
+    if drawn:
+        axis.legend(framealpha=0.85, edgecolor="none")
+    else:
+        axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color="#6b7280")

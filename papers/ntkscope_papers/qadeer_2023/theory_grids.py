@@ -88,7 +88,7 @@ def coarse_by_fine(trials: int, seed: int) -> dict[str, Any]:
     return {"worst over √τ": worst, "attained by a spike": attained, "printed equality off by": unequal}
 
 
-def _monotone(random: np.random.Generator, tau: int, cells: int) -> np.ndarray:
+def monotone(random: np.random.Generator, tau: int, cells: int) -> np.ndarray:
     """Monotone between neighbouring training nodes, otherwise random."""
     nodes = random.normal(size=cells + 1) * random.choice([0.0, 1.0], size=cells + 1)
     shares = np.concatenate([np.zeros((cells, 1)), np.sort(random.random((cells, tau - 1)) ** 3, 1)], 1)
@@ -102,7 +102,7 @@ def monotone_functions(trials: int, seed: int) -> dict[str, Any]:
     above, below, checked = 0.0, 0.0, 0
     for _ in range(trials):
         tau, cells = int(random.choice(TAUS)), int(random.integers(1, 20))
-        g = _monotone(random, tau, cells)
+        g = monotone(random, tau, cells)
         coarse, fine = trapezoid_norm(g[::tau]), trapezoid_norm(g)
         if coarse == 0 or not monotone_between(g, tau):
             continue
@@ -197,7 +197,7 @@ def _loss_ratio(signed: np.ndarray) -> float:
     return summed_cross_entropy(signed) / summed_cross_entropy(signed[:: TAU[0], :: TAU[1]])
 
 
-def _under_corners(random: np.random.Generator) -> np.ndarray:
+def under_corners(random: np.random.Generator) -> np.ndarray:
     """A random function whose maximum over every closed training cell is at a corner: below what its cells allow."""
     (t1, t2), (n1, n2) = TAU, GRID
     corners = random.normal(size=(n1 + 1, n2 + 1)) * 5
@@ -216,7 +216,7 @@ def lemma_5_1(trials: int, seed: int) -> dict[str, Any]:
     random = numpy_generator(seed, "lemma 5.1")
     worst, checked = 0.0, 0
     for _ in range(trials):
-        g = _under_corners(random)
+        g = under_corners(random)
         if corner_maximum(g, TAU):
             checked, worst = checked + 1, max(worst, _loss_ratio(g))
     one = _peaks([(5, 3)], 5.0, -30.0)

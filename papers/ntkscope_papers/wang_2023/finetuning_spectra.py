@@ -8,7 +8,7 @@ is that of some training tweets, taken ten times per epoch, in evaluation mode. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,56 +16,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 from ntkscope import models, training
-from ntkscope.core import Claim, Part, Record, Split
+from ntkscope.core import Part, Record, Split
 from ntkscope.kernels import kernel
 from ntkscope.linalg import power_law_tail
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, Run
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import once, under
 from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.shared.networks import logits_of, weights_file
 from ntkscope_papers.shared.sentences import build_encoder, on, sample, sentences
 
-NAME = "finetuning-spectra"
 WHY = "MiniLM with six layers in place of BERT"
 SHOWN = 20  # leading eigenvalues and alignments kept of each moment
 
-ACCURACIES = Published(
-    "spectra-fig23-accuracies",
-    "Figure 23",
-    {"train %": 95.90, "test %": 84.0},
-    "test accuracy between 75 and 90 %",
-    WHY,
-)
-EVOLUTION = Published(
-    "spectra-fig23-eigen-evolution",
-    "Figure 23a",
-    "the CK's first eigenvalue first falls and then rises",
-    "the least of its start and of its median over each epoch lies inside the run, at least 2 % below both ends",
-    WHY,
-)
-ALIGNMENT = Published(
-    "spectra-fig23-alignment",
-    "Figure 23b",
-    "the alignment of labels and first eigenvector grows",
-    "that of the first or of the second eigenvector ends at least 0.2 above its start",
-    WHY,
-)
-PRETRAINED = Published(
-    "spectra-pretrained-ck-heavy-tail",
-    "Section 5",
-    "the pre-trained encoder's CK has a heavy tail and several spikes",
-    "first eigenvalue > 10 times the median of the positive ones; the upper tenth likelier by a power law than an exponential",
-    WHY,
-)
-PUBLISHED = (ACCURACIES, EVOLUTION, ALIGNMENT, PRETRAINED)
+
+def accuracies(config: Any) -> list[str]:
+    """The legs of all networks."""
+    return [f"accuracy/{s}" for s in range(config.seeds)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +48,7 @@ class FinetuningSpectra(Experiment):
     `points`: training tweets whose CK is taken, `per_epoch` times in every epoch; `length`: tokens of a tweet.
     """
 
-    name = NAME
+    name = "finetuning-spectra"
     free = ("seeds",)
 
     dataset: str = "sentiment140"
@@ -110,30 +83,152 @@ class FinetuningSpectra(Experiment):
         count = self.epochs * self.per_epoch
         return tuple(sorted({round(i * total / count) for i in range(count + 1)}))
 
-    def measure(self, run: Run) -> None:
-        split = sentences(
-            self.dataset,
-            self.encoder,
-            root=run.root,
-            train=self.train_items,
-            test=self.test_items,
-            length=self.length,
-        )
-        with run.record.stage("networks", total=self.seeds, progress="auto" if run.progress else False) as stage:
-            for s in range(self.seeds):
-                model = finetune(self, run.record, split, s, run.seed + s, run.device, run.progress)
-                once(run.record, f"accuracy/{s}", partial(accuracies, model, split))
-                stage.advance(stage.done < self.seeds)
+    def prepare(self, run: Run) -> Split:
+        train, test = self.train_items, self.test_items
+        return sentences(self.dataset, self.encoder, root=run.root, train=train, test=test, length=self.length)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return PUBLISHED
+    @leg("accuracy/{}", over=lambda self: range(self.seeds))
+    def accuracy(self, run: Run, s: int) -> dict[str, float]:
+        """Of network `s`; the moments of its training are results of their own."""
+        model, parts = self.finetune(run, s), {"train": run.data.train, "test": run.data.test}
+        return {
+            where: float((logits_of(model, part.x).argmax(1) == part.y).double().mean())
+            for where, part in parts.items()
+        }
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
+    def finetune(self, run: Run, s: int) -> nn.Module:
+        """Train network `s`, taking every moment that the record lacks; a killed run resumes from its latest checkpoint."""
+        weights = weights_file(run.record, f"network-{s}")
+        store = SnapshotStore(Path(run.record.folder) / f"checkpoints-{s}")
+        build = partial(build_encoder, self.encoder, run.seed + s)
+        probe = sample(run.data.train, self.points, run.seed + s)
+        lacking = [step for step in self.moments if f"moment/{s}/{step}" not in run.record.metrics]
+        if lacking or not weights.exists():
+            model = build().to(run.device)
+            latest = store.latest() if store.folder.exists() else None
+            if latest is not None and lacking and latest.step > lacking[0]:
+                store.discard()  # what is lacking lies before it
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+            def measure(step: int) -> None:
+                if step in lacking:
+                    once(run.record, f"moment/{s}/{step}", lambda: {"step": step, **moment(model, probe, run.device)})
+
+            def watch(report: StepReport) -> None:
+                measure(report.step)
+
+            measure(0)
+            with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+                training.fit(
+                    model,
+                    run.data.train,
+                    optimizer="sgd",
+                    lr=self.lr,
+                    batch_size=self.batch,
+                    epochs=self.epochs,
+                    seed=run.seed + s,
+                    device=run.device,
+                    measure=False,
+                    snapshots="final",
+                    on_step=watch,
+                    store=store.folder,
+                    progress=run.progress,
+                ).final()
+            if not weights.exists():
+                weights.parent.mkdir(exist_ok=True)
+                models.save_weights(model, weights)
+            store.discard()
+        return models.load_weights(build(), weights).to(run.device).eval()
+
+    def evolution(self, record: Record) -> list[list[Mapping[str, Any]]]:
+        """The moments of every network in their order."""
+        several = [under(record, f"moment/{s}/").values() for s in range(self.seeds)]
+        return [sorted(rows, key=lambda row: int(row["step"])) for rows in several]
+
+    def by_epoch(self, rows: list[Mapping[str, Any]]) -> list[float]:
+        """The first eigenvalue at the start, then its median over each epoch: one passing collapse is not a turn."""
+        several: dict[int, list[float]] = {}
+        for row in rows:
+            epoch = math.ceil(self.epochs * row["step"] / rows[-1]["step"])
+            several.setdefault(epoch, []).append(row["values"][0])
+        return [digits(float(np.median(values)), 5) for _, values in sorted(several.items())]
+
+    @claim(
+        "spectra-fig23-accuracies",
+        "Figure 23",
+        {"train %": 95.90, "test %": 84.0},
+        "test accuracy between 75 and 90 %",
+        needs=accuracies,
+        stand_in=WHY,
+    )
+    def accurate(self, record: Record) -> Reading:
+        found = [record.metrics[key] for key in accuracies(self)]
+        percent = {f"{where} %": [round(100 * one[where], 2) for one in found] for where in ("train", "test")}
+        return Reading(percent, all(0.75 <= one["test"] <= 0.9 for one in found))
+
+    @claim(
+        "spectra-fig23-eigen-evolution",
+        "Figure 23a",
+        "the CK's first eigenvalue first falls and then rises",
+        "the least of its start and of its median over each epoch lies inside the run, at least 2 % below both ends",
+        needs=accuracies,
+        stand_in=WHY,
+    )
+    def first_eigenvalue(self, record: Record) -> Reading:
+        measured = []
+        for rows in self.evolution(record):
+            first = [row["values"][0] for row in rows]
+            at = int(np.argmin(first))
+            epoch = digits(self.epochs * rows[at]["step"] / rows[-1]["step"], 3)
+            single = {"least": first[at], "at epoch": epoch, "end": first[-1]}
+            measured.append({"start, then medians of the epochs": self.by_epoch(rows), "single moments": single})
+        note = "single moments fall far below where training passes through a collapse; the medians leave that out"
+        holds = all(turns(self.by_epoch(rows)) for rows in self.evolution(record))
+        return Reading({"first eigenvalue": measured}, holds, note)
+
+    @claim(
+        "spectra-fig23-alignment",
+        "Figure 23b",
+        "the alignment of labels and first eigenvector grows",
+        "that of the first or of the second eigenvector ends at least 0.2 above its start",
+        needs=accuracies,
+        stand_in=WHY,
+    )
+    def alignment(self, record: Record) -> Reading:
+        ends = [[rows[i]["alignments"][:2] for i in (0, -1)] for rows in self.evolution(record)]
+        rises = [max(after - before for before, after in zip(*pair)) >= 0.2 for pair in ends]
+        return Reading({"of the first two, before and after": ends}, all(rises))
+
+    @claim(
+        "spectra-pretrained-ck-heavy-tail",
+        "Section 5",
+        "the pre-trained encoder's CK has a heavy tail and several spikes",
+        "first eigenvalue > 10 times the median of the positive ones; the upper tenth likelier by a power law than an"
+        " exponential",
+        needs=accuracies,
+        stand_in=WHY,
+    )
+    def pretrained(self, record: Record) -> Reading:
+        start = self.evolution(record)[0][0]
+        ratio = start["values"][0] / start["median"]
+        measured = {"first over median": digits(ratio, 4), "leading": start["values"][:6], "upper tenth": start["tail"]}
+        note = "ratio: Vuong's, in favour of the power law where positive"
+        return Reading(measured, ratio > 10 and start["tail"]["ratio"] > 0, note)
+
+    @figure
+    def figure23(self, record: Record) -> Figure:
+        """First and second eigenvalue, and their eigenvectors' alignment with the labels, over the epochs, as in Figure 23."""
+        drawn, (left, right) = drawing.canvas(1, 2, width=4.6)
+        for s, rows in enumerate(self.evolution(record)):
+            at = [self.epochs * row["step"] / max(rows[-1]["step"], 1) for row in rows]
+            for i, (name, style) in enumerate((("first", "-"), ("second", "--"))):
+                for axis, values in ((left, "values"), (right, "alignments")):
+                    line = [row[values][i] for row in rows]
+                    label = name if s == 0 else None
+                    axis.plot(at, line, style, color=drawing.COLOURS[i], linewidth=1.2, label=label)
+        drawing.label(left, x="epoch", y="eigenvalue of the CK", log="y", legend=True)
+        drawing.label(right, x="epoch", y="alignment with the labels", legend=True)
+        right.set_ylim(0, 1)
+        return drawn
 
 
 def moment(model: nn.Module, probe: Part, device: torch.device) -> dict[str, Any]:
@@ -168,133 +263,11 @@ def upper_tenth(values: np.ndarray) -> dict[str, float]:
     }
 
 
-def finetune(
-    config: FinetuningSpectra, record: Record, split: Split, s: int, seed: int, device: torch.device, progress: bool
-) -> nn.Module:
-    """Train network `s`, taking every moment that the record lacks; a killed run resumes from its latest checkpoint."""
-    weights, store = weights_file(record, f"network-{s}"), Path(record.folder) / f"checkpoints-{s}"
-    build = partial(build_encoder, config.encoder, seed)
-    probe = sample(split.train, config.points, seed)
-    lacking = [step for step in config.moments if _key(s, step) not in record.metrics]
-    if lacking or not weights.exists():
-        model = build().to(device)
-        kept = SnapshotStore(store).latest() if store.exists() else None
-        if kept is not None and lacking and kept.step > lacking[0]:
-            SnapshotStore(store).discard()  # what is lacking lies before it
+def turns(first: list[float]) -> bool:
+    """Whether the least value is inside and at least 2 % below both ends.
 
-        def measure(step: int) -> None:
-            if step in lacking:
-                once(record, _key(s, step), lambda: {"step": step, **moment(model, probe, device)})
-
-        def watch(report: StepReport) -> None:
-            measure(report.step)
-
-        measure(0)
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            training.fit(
-                model,
-                split.train,
-                optimizer="sgd",
-                lr=config.lr,
-                batch_size=config.batch,
-                epochs=config.epochs,
-                seed=seed,
-                device=device,
-                measure=False,
-                snapshots="final",
-                on_step=watch,
-                store=store,
-                progress=progress,
-            ).final()
-        if not weights.exists():
-            weights.parent.mkdir(exist_ok=True)
-            models.save_weights(model, weights)
-        SnapshotStore(store).discard()
-    return models.load_weights(build(), weights).to(device).eval()
-
-
-def _key(s: int, step: int) -> str:
-    return f"moment/{s}/{step}"
-
-
-def accuracies(model: nn.Module, split: Split) -> dict[str, float]:
-    return {
-        where: float((logits_of(model, part.x).argmax(1) == part.y).double().mean())
-        for where, part in (("train", split.train), ("test", split.test))
-    }
-
-
-def evolution(record: Record, s: int) -> list[Mapping[str, Any]]:
-    """The moments of network `s` in their order."""
-    return sorted(under(record, f"moment/{s}/").values(), key=lambda row: int(row["step"]))
-
-
-def turn(first: list[float]) -> tuple[int, bool]:
-    """Where the least value is, and whether it is inside and at least 2 % below both ends.
-
-    >>> turn([2.0, 1.0, 3.0]), turn([3.0, 2.0, 1.0])
-    ((1, True), (2, False))
+    >>> turns([2.0, 1.0, 3.0]), turns([3.0, 2.0, 1.0])
+    (True, False)
     """
     at = int(np.argmin(first))
-    return at, 0 < at < len(first) - 1 and first[at] <= 0.98 * min(first[0], first[-1])
-
-
-def by_epoch(config: FinetuningSpectra, rows: list[Mapping[str, Any]]) -> list[float]:
-    """The first eigenvalue at the start, then its median over each epoch: one passing collapse is not a turn."""
-    last = rows[-1]["step"]
-    epochs = [math.ceil(config.epochs * row["step"] / last) for row in rows]
-    several: dict[int, list[float]] = {}
-    for epoch, row in zip(epochs, rows):
-        several.setdefault(epoch, []).append(row["values"][0])
-    return [digits(float(np.median(values)), 5) for _, values in sorted(several.items())]
-
-
-def judge(config: FinetuningSpectra, record: Record, difference: str) -> Iterator[Claim]:
-    found = [record.metrics[f"accuracy/{s}"] for s in range(config.seeds)]
-    rows = [evolution(record, s) for s in range(config.seeds)]
-    percent = {f"{where} %": [round(100 * one[where], 2) for one in found] for where in ("train", "test")}
-    yield ACCURACIES.judged(percent, all(0.75 <= one["test"] <= 0.9 for one in found), difference=difference)
-    turns, measured = [], []
-    for several in rows:
-        first = [row["values"][0] for row in several]
-        at, medians = int(np.argmin(first)), by_epoch(config, several)
-        turns.append(turn(medians)[1])
-        epoch = digits(config.epochs * several[at]["step"] / several[-1]["step"], 3)
-        single = {"least": first[at], "at epoch": epoch, "end": first[-1]}
-        measured.append({"start, then medians of the epochs": medians, "single moments": single})
-    note = "single moments fall far below where training passes through a collapse; the medians leave that out"
-    yield EVOLUTION.judged({"first eigenvalue": measured}, all(turns), difference=difference, note=note)
-    ends = [[(row["alignments"][0], row["alignments"][1]) for row in (several[0], several[-1])] for several in rows]
-    rises = [max(after - before for before, after in zip(*pair)) >= 0.2 for pair in ends]
-    yield ALIGNMENT.judged(
-        {"of the first two, before and after": [[list(pair) for pair in one] for one in ends]},
-        all(rises),
-        difference=difference,
-    )
-    start = rows[0][0]
-    ratio = start["values"][0] / start["median"]
-    yield PRETRAINED.judged(
-        {"first over median": digits(ratio, 4), "leading": start["values"][:6], "upper tenth": start["tail"]},
-        ratio > 10 and start["tail"]["ratio"] > 0,
-        difference=difference,
-        note="ratio: Vuong's, in favour of the power law where positive",
-    )
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """First and second eigenvalue, and their eigenvectors' alignment with the labels, over the epochs, as in Figure 23."""
-    figure, (left, right) = drawing.canvas(1, 2, width=4.6)
-    epochs = int(record.config["epochs"])
-    for s in range(int(record.config["seeds"])):
-        rows = evolution(record, s)
-        at = [epochs * row["step"] / max(rows[-1]["step"], 1) for row in rows]
-        for i, (name, style) in enumerate((("first", "-"), ("second", "--"))):
-            colour, label = drawing.COLOURS[i], name if s == 0 else None
-            left.plot(at, [row["values"][i] for row in rows], style, color=colour, linewidth=1.2, label=label)
-            right.plot(at, [row["alignments"][i] for row in rows], style, color=colour, linewidth=1.2, label=label)
-    drawing.label(left, y="eigenvalue of the CK", log="y")
-    right.set_ylabel("alignment with the labels")
-    right.set_ylim(0, 1)
-    for axis in (left, right):
-        drawing.label(axis, x="epoch", legend=True)
-    return {"figure23": figure}
+    return 0 < at < len(first) - 1 and first[at] <= 0.98 * min(first[0], first[-1])

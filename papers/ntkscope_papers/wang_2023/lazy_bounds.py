@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
 
 from ntkscope.core import Record
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import claims_of
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope.measures import lazy
+from ntkscope.measures.spectra import compare
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import under
 from ntkscope_papers.wang_2023 import lazy_claims as claims
-from ntkscope_papers.wang_2023 import lazy_measurements as measurements
-from ntkscope_papers.wang_2023.lazy_claims import CHANGES, NAME
-from ntkscope_papers.wang_2023.two_layer import Shape
+from ntkscope_papers.wang_2023.two_layer import (
+    Descent,
+    Shape,
+    conjugate_kernel,
+    descend,
+    first_layer_kernel,
+    items_of,
+    network,
+    sigma,
+    weights_of,
+)
 
 LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "CK without 1/√d"}
+LAWS = {"sign": "v = ±1", "normal": "v normal", "uniform": "v uniform"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class LazyBounds(Experiment):
     where the printed constant of the theorem is read as α.
     """
 
-    name = NAME
+    name = "lazy-bounds"
     statements = claims_of(claims)
     free = ("seeds", "early_seeds")
 
@@ -70,77 +82,255 @@ class LazyBounds(Experiment):
         "early_seeds": 3,
     }
 
-    def measure(self, run: Run) -> None:
-        run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
+    def seeds_of(self, run: Run) -> range:
+        return range(run.seed, run.seed + self.seeds)
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    def rates(self, shape: Shape, alphas: Sequence[float], constants: Sequence[float]) -> list[float]:
+        """`share` of the theorem's largest step for each network."""
+        return [
+            self.share * lazy.largest_rate(alpha, shape.items, shape.ratio, constant)
+            for alpha, constant in zip(alphas, constants)
+        ]
+
+    @leg()
+    def constants(self, run: Run) -> dict[str, Any]:
+        return constants()
+
+    @leg("least/{}", over=lambda self: self.dimensions)
+    def least(self, run: Run, d: int) -> dict[str, Any]:
+        """λ_min of the first layer's NTK for three laws of v; both ends of the full NTK's spectrum for v ~ N(0, 1)."""
+        shape, rows = Shape.of(d), []
+        for seed in self.seeds_of(run):
+            x, row = items_of(shape, seed, run.device).x, {}
+            for law in LAWS:
+                W, v = (weight.to(run.device) for weight in weights_of(network(shape, seed, law=law)))
+                K = first_layer_kernel(W, v, x)
+                row[law] = float(torch.linalg.eigvalsh(K)[0])
+                if law == "normal":
+                    whole = torch.linalg.eigvalsh(K + conjugate_kernel(W, x))
+                    row |= {"full, least": float(whole[0]), "full, largest": float(whole[-1])}
+            rows.append(row)
+        return {"dimension": d} | columns(rows)
+
+    @leg("early/{}", over=lambda self: self.sizes)
+    def early(self, run: Run, n: int) -> dict[str, Any]:
+        """Lemma 4.1: changes after each number of steps; for the first networks those of all eigenvalues and eigenvectors."""
+        shape, seeds = Shape.of(n // 2), range(run.seed, run.seed + self.early_seeds)
+        found: dict[str, Any] = {"items": shape.items}
+        for count in self.early_steps:
+            descent = descend(shape, seeds, [self.early_rate] * len(seeds), steps=count, device=run.device)
+            found[f"t={count}"] = columns(changes(descent, member) for member in range(len(seeds)))
+        found["shifts"] = columns(shifts(descent, member) for member in range(min(self.seeds, len(seeds))))
+        return found
+
+    @leg("theorem/{}/{}", over=lambda self: product((Shape(*shape) for shape in self.shapes), ("kernel", "bound")))
+    def theorem(self, run: Run, shape: Shape, source: str) -> dict[str, Any]:
+        """Theorem 4.2 at `share` of its largest step, α from each kernel or from Eq. 83."""
+        seeds = self.seeds_of(run)
+        alphas = [lazy.alpha_of(lazy.least_eigenvalue_bound(sigma))] * len(seeds)
+        if source == "kernel":
+            alphas = own_alphas(shape, seeds, run.device)
+        rates = self.rates(shape, alphas, [lazy.lipschitz_constant(sigma)] * len(seeds))
+        descent = descend(shape, seeds, rates, steps=self.theorem_steps, device=run.device, follow="all")
+        return {"alpha": alphas, "rate": rates} | inequalities(descent, alphas, rates)
+
+    @leg()
+    def misread(self, run: Run) -> dict[str, Any]:
+        """σ multiplied by `scale`: Eq. 84 at the step for λ_σ, and at the one for the printed λ_α read as α."""
+        shape, seeds = Shape(*self.shapes[0]), self.seeds_of(run)
+        alphas = own_alphas(shape, seeds, run.device, self.scale)
+        found: dict[str, Any] = {"scale": self.scale, "alpha": alphas}
+        lipschitz = [self.scale * lazy.lipschitz_constant(sigma)] * len(seeds)
+        options: dict[str, Any] = {"steps": self.theorem_steps, "device": run.device, "scale": self.scale}
+        for name, constant in (("λ_σ", lipschitz), ("λ_α = α", alphas)):
+            rates = self.rates(shape, alphas, constant)
+            descent = descend(shape, seeds, rates, follow="all", **options)
+            found[name] = {"rate": rates, **inequalities(descent, alphas, rates)}
+        return found
+
+    @leg("stable/{}", over=lambda self: self.sizes)
+    def stable(self, run: Run, n: int) -> dict[str, Any]:
+        """The largest step for which the residual never rises, in 2n/λ_max: between two of `factors`, their geometric mean.
+
+        `highest` and `left` are, for each factor, the largest and the last residual over the first, averaged over networks:
+        with v fixed and σ bounded outputs are bounded, so that descent rises beyond the threshold and then finds a flatter
+        place.
+        """
+        shape, seeds = Shape.of(n // 2), self.seeds_of(run)
+        tops = [float(torch.linalg.eigvalsh(initial_kernel(shape, seed, run.device))[-1]) for seed in seeds]
+        rates = [2 * shape.items / top * factor for top in tops for factor in self.factors]
+        repeated = [seed for seed in seeds for _ in self.factors]
+        descent = descend(shape, repeated, rates, steps=self.stable_steps, device=run.device, follow="all")
+        residuals = np.stack(descent.residuals, axis=1).reshape(len(seeds), len(self.factors), -1)
+        falls = np.all(np.diff(residuals) <= 0, axis=-1)
+        relative = residuals / residuals[..., :1]
+        return {
+            "items": shape.items,
+            "largest eigenvalue": tops,
+            "falls": [threshold(falls[i], self.factors) for i in range(len(seeds))],
+            "highest": relative.max(-1).mean(0).tolist(),
+            "left": relative[..., -1].mean(0).tolist(),
+        }
+
+    @leg("training/{}", over=lambda self: self.sizes)
+    def training(self, run: Run, n: int) -> dict[str, Any]:
+        """Corollary 4.3: gradient descent at `share` of the theorem's largest step to a loss of `stop`; path and changes."""
+        shape, seeds = Shape.of(n // 2), self.seeds_of(run)
+        alphas = own_alphas(shape, seeds, run.device)
+        rates = self.rates(shape, alphas, [lazy.lipschitz_constant(sigma)] * len(seeds))
+        options: dict[str, Any] = {"steps": self.training_steps, "stop": self.stop, "device": run.device}
+        descent = descend(shape, seeds, rates, follow="moves", **options)
+        starts, left = descent.residual(descent.start), descent.residual(descent.end)
+        moves = np.stack(descent.moves, axis=1)
+        rows = []
+        for member, alpha in enumerate(alphas):
+            path, first = float(moves[member].sum()), float(starts[member])
+            (ck0, ntk0), (ck, ntk) = (kernels(descent, member, W) for W in (descent.start, descent.end))
+            old, new = descent.start[member], descent.end[member]
+            spectra = {"weights": (old.T @ old / len(old), new.T @ new / len(new)), "ck": (ck0, ck), "ntk": (ntk0, ntk)}
+            distances = {
+                f"{name}, KS": compare(*(torch.linalg.eigvalsh(K) for K in pair)).ks for name, pair in spectra.items()
+            }
+            rows.append(
+                {
+                    "steps": descent.steps[member],
+                    "loss": float(left[member]) ** 2 / (2 * shape.items),
+                    "path": path,
+                    "start": float(old.norm()),
+                    "path over Eq. 86": path * alpha / (4 * first),
+                    "path over Eq. 86, ℓ the loss": path * alpha / (4 * first**2 / (2 * shape.items)),
+                    "weights": float((new - old).norm()) / math.sqrt(shape.dimension),
+                    "ck": float((ck - ck0).norm()),
+                    "ntk": float((ntk - ntk0).norm()),
+                    **distances,
+                }
+            )
+        return {"items": shape.items, "width": shape.width, "dimension": shape.dimension} | columns(rows)
+
+    @figure
+    def lazy(self, record: Record) -> Figure:
+        """Changes after one and more steps, after all of training, and the least eigenvalue between bound and limit."""
+        drawn, (early, ended, least) = drawing.canvas(1, 3, width=4.2)
+        count = max(self.early_steps)
+        steps = {n: run[f"t={count}"] for n, run in by_size(record, "early/").items()}
+        if steps:
+            first = float(np.mean(steps[min(steps)]["weights"]))
+            drawing.power_law(early, list(steps), first, -1, "1/n")
+        draw_changes(early, steps, tuple(LABELS), f"change after {count} steps")
+        draw_changes(ended, by_size(record, "training/"), claims.CHANGES, "change after training")
+        runs = by_size(record, "least/")
+        for i, (law, title) in enumerate(LAWS.items()):
+            spread = [np.ptp(run[law]) / 2 for run in runs.values()]
+            drawing.line_with_errors(least, list(runs), [np.mean(run[law]) for run in runs.values()], spread, i, title)
+        found = record.metrics.get("constants", {})
+        for name, style in (("bound", "--"), ("limit", ":")):
+            if name in found:
+                least.axhline(found[name], color="#555555", linestyle=style, linewidth=1, label=f"{name}, E v² = 1")
+        least.set_ylim(bottom=0)
+        drawing.label(least, x="d", y="least eigenvalue of the first-layer NTK", legend=True)
+        return drawn
 
 
-def legs(config: LazyBounds, seed: int, device: torch.device) -> list[Leg]:
-    """Every measurement, cheap ones first."""
-    seeds = range(seed, seed + config.seeds)
-    sizes = {n: Shape.of(n // 2) for n in config.sizes}
-    share: dict[str, Any] = {"share": config.share, "device": device}
-    found = [Leg("constants", measurements.constants)]
-    found += [Leg(f"least/{d}", partial(measurements.least, Shape.of(d), seeds, device)) for d in config.dimensions]
-    for n, shape in sizes.items():
-        several = range(seed, seed + config.early_seeds)
-        compute = partial(
-            measurements.early, shape, several, config.early_rate, config.early_steps, device, config.seeds
-        )
-        found.append(Leg(f"early/{n}", compute))
-    for numbers in config.shapes:
-        for source in ("kernel", "bound"):
-            shape = Shape(*numbers)
-            compute = partial(measurements.theorem, shape, seeds, source, steps=config.theorem_steps, **share)
-            found.append(Leg(f"theorem/{shape}/{source}", compute))
-    first = Shape(*config.shapes[0])
-    found.append(
-        Leg(
-            "misread",
-            partial(measurements.misread, first, seeds, steps=config.theorem_steps, scale=config.scale, **share),
-        )
-    )
-    for n, shape in sizes.items():
-        compute = partial(measurements.stable, shape, seeds, config.factors, steps=config.stable_steps, device=device)
-        found.append(Leg(f"stable/{n}", compute))
-    for n, shape in sizes.items():
-        compute = partial(measurements.training, shape, seeds, steps=config.training_steps, stop=config.stop, **share)
-        found.append(Leg(f"training/{n}", compute))
+def constants() -> dict[str, Any]:
+    """Of the normalised tanh: a_σ, η, λ_σ, Eq. 83's bound, the limit at Table 8's ratio, α of the bound."""
+    moments = lazy.slope_moments(sigma)
+    bound = lazy.least_eigenvalue_bound(sigma)
+    return {
+        "a": moments.second,
+        "eta squared": [eta**2 for eta in moments.coefficients],
+        "lipschitz": lazy.lipschitz_constant(sigma),
+        "bound": bound,
+        "limit": lazy.least_eigenvalue_limit(sigma, 2.0),
+        "alpha of the bound": lazy.alpha_of(bound),
+    }
+
+
+def initial_kernel(shape: Shape, seed: int, device: torch.device) -> Float[Tensor, "n n"]:
+    """The first layer's NTK of a fresh network."""
+    W, v = (weight.to(device) for weight in weights_of(network(shape, seed)))
+    return first_layer_kernel(W, v, items_of(shape, seed, device).x)
+
+
+def own_alphas(shape: Shape, seeds: Iterable[int], device: torch.device, scale: float = 1.0) -> list[float]:
+    """α from the least eigenvalue of each network's own kernel."""
+    least = (float(torch.linalg.eigvalsh(initial_kernel(shape, seed, device))[0]) for seed in seeds)
+    return [lazy.alpha_of(scale**2 * value) for value in least]
+
+
+def kernels(descent: Descent, member: int, W: Float[Tensor, "k h d"]) -> tuple[Tensor, Tensor]:
+    """CK and the first layer's NTK of a member with weights W."""
+    x = descent.parts[member].x
+    return conjugate_kernel(W[member], x), first_layer_kernel(W[member], descent.readout[member], x)
+
+
+def changes(descent: Descent, member: int) -> dict[str, float]:
+    """Norms of what descent changed in W/√d, CK and NTK."""
+    (ck0, ntk0), (ck, ntk) = (kernels(descent, member, W) for W in (descent.start, descent.end))
+    x = descent.parts[member].x
+    printed = [conjugate_kernel(W[member], x, divided=False) for W in (descent.start, descent.end)]
+    moved = descent.end[member] - descent.start[member]
+    return {
+        "weights": float(moved.norm()) / math.sqrt(moved.shape[1]),
+        "ck": float((ck - ck0).norm()),
+        "ntk": float(torch.linalg.eigvalsh(ntk - ntk0).abs().max()),
+        "ntk, Frobenius": float((ntk - ntk0).norm()),
+        "ck without 1/√d": float((printed[1] - printed[0]).norm()),
+    }
+
+
+def shifts(descent: Descent, member: int) -> dict[str, float]:
+    """The largest shift of a singular value of W/√d, of an eigenvalue of CK and NTK; |cos| of eigenvectors with old ones."""
+    root = math.sqrt(descent.start.shape[2])
+    old, new = (torch.linalg.svdvals(W[member] / root) for W in (descent.start, descent.end))
+    found = {"weights": float((new - old).abs().max())}
+    ends = (kernels(descent, member, W) for W in (descent.start, descent.end))
+    for name, before, after in zip(("ck", "ntk"), *ends):
+        values0, vectors0 = torch.linalg.eigh(before)
+        values, vectors = torch.linalg.eigh(after)
+        cosines = (vectors0 * vectors).sum(0).abs()
+        found[name] = float((values - values0).abs().max())
+        found[f"{name}, median cosine"] = float(cosines.median())
+        found[f"{name}, cosine of the first"] = float(cosines[-1])
     return found
 
 
-def draw(record: Record) -> dict[str, Any]:
-    """Changes after one and more steps, after all of training, and the least eigenvalue between bound and limit."""
-    figure, (early, ended, least) = drawing.canvas(1, 3, width=4.2)
-    count = max(record.config["early_steps"])
-    _changes(early, record, "early/", LABELS, f"t={count}", f"change after {count} steps")
-    _changes(ended, record, "training/", {name: LABELS[name] for name in CHANGES}, "", "change after training")
-    runs = dict(sorted((int(key), run) for key, run in under(record, "least/").items()))
-    for i, (law, title) in enumerate((("sign", "v = ±1"), ("normal", "v normal"), ("uniform", "v uniform"))):
-        spread = [np.ptp(run[law]) / 2 for run in runs.values()]
-        drawing.line_with_errors(least, list(runs), [np.mean(run[law]) for run in runs.values()], spread, i, title)
-    constants = record.metrics.get("constants", {})
-    for name, style in (("bound", "--"), ("limit", ":")):
-        if name in constants:
-            least.axhline(constants[name], color="#555555", linestyle=style, linewidth=1, label=f"{name}, E v² = 1")
-    drawing.label(least, x="d", y="least eigenvalue of the first-layer NTK")
-    least.set_ylim(bottom=0)
-    least.legend()
-    return {"lazy": figure}
+def inequalities(descent: Descent, alphas: Sequence[float], rates: Sequence[float]) -> dict[str, Any]:
+    """The three inequalities with ℓ the norm of the residual, and with the loss of Eq. 74 in its place."""
+    n = len(descent.parts[0])
+    followed = (descent.residuals, descent.distances, descent.moves)
+    rows = []
+    for alpha, rate, residuals, distances, moves in zip(alphas, rates, *(np.stack(each, axis=1) for each in followed)):
+        row: dict[str, float] = {}
+        for name, left in (("", residuals), (", ℓ the loss", residuals**2 / (2 * n))):
+            found = lazy.global_convergence(left, distances, moves, alpha=alpha, lr=rate, items=n)
+            row |= {f"Eq. 84{name}": found.rate, f"Eq. 85{name}": found.distance, f"Eq. 86{name}": found.path}
+        rows.append(row | {"path": float(moves.sum()), "residual left": float(residuals[-1] / residuals[0])})
+    return columns(rows)
 
 
-def _changes(axis: Any, record: Record, prefix: str, names: dict[str, str], within: str, label: str) -> None:
-    runs = dict(sorted((int(key), run) for key, run in under(record, prefix).items()))
-    for i, (name, title) in enumerate(names.items()):
-        values = [np.mean((run[within] if within else run)[name]) for run in runs.values()]
+def threshold(ok: np.ndarray, factors: Sequence[float]) -> float | None:
+    """Between the last factor of the first that are `ok` and the next; None where that is at an end."""
+    first = len(factors) if ok.all() else int(np.argmin(ok))
+    return math.sqrt(factors[first - 1] * factors[first]) if 0 < first < len(factors) else None
+
+
+def columns(rows: Iterable[dict[str, float]]) -> dict[str, list[float]]:
+    """One list for each quantity, in the order of the seeds."""
+    several = list(rows)
+    return {name: [row[name] for row in several] for name in several[0]}
+
+
+def by_size(record: Record, prefix: str) -> dict[int, Mapping[str, Any]]:
+    """The results under `prefix`, ascending."""
+    return dict(sorted((int(key), run) for key, run in under(record, prefix).items()))
+
+
+def draw_changes(axis: Any, runs: Mapping[int, Mapping[str, Any]], names: Sequence[str], label: str) -> None:
+    for i, name in enumerate(names):
+        values = [np.mean(run[name]) for run in runs.values()]
         if values:
-            axis.loglog(list(runs), values, "o-", color=drawing.COLOURS[i], markersize=4, linewidth=1.2, label=title)
-            if i == 0 and within:
-                drawing.power_law(axis, list(runs), values[0], -1, "1/n")
+            colour = drawing.COLOURS[i]
+            axis.loglog(list(runs), values, "o-", color=colour, markersize=4, linewidth=1.2, label=LABELS[name])
     axis.set_xticks(list(runs), [str(n) for n in runs])
     axis.minorticks_off()
-    drawing.label(axis, x="n", y=label)
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend()
+    drawing.label(axis, x="n", y=label, legend=True)

@@ -1,90 +1,199 @@
-"""Verdicts on the statements of `linear-width` from its record."""
+"""What Wang et al. (2023) state on linear-width networks: definitions, Table 8, Figure 19, judged from a record."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Read, Reading, lacking
-from ntkscope_papers.wang_2023 import linear_width_readings as read
-from ntkscope_papers.wang_2023.linear_width_published import CLASSES, CONSTANTS, IMPLIED, TABLE_8, WITHIN
+from ntkscope_papers.framework import Reading, claim
+from ntkscope_papers.framework.results import summary
+from ntkscope_papers.wang_2023.teacher import average, members
 
-NAME = "linear-width"
-CASE_2 = (
-    "the published numbers contradict each other: at the variance of the other rows an R² of 0.606 means an error of 0.393,"
-    " and an"
-    " error of 0.369 an R² of 0.630"
-)
-GAPS = {
-    "loss": ("gradient",),
-    "ck-definition": ("ck", "ck_engine"),
-    "ntk-formula": ("ntk", "ntk_engine"),
-    "lazy-predictor": ("lazy",),
+TABLE_8 = {
+    "case1": {"r2": 0.63582, "test_error": 0.36381},
+    "case2": {"r2": 0.60605, "test_error": 0.36879},
+    "case3": {"r2": 0.76081, "test_error": 0.23791},
+    "case4": {"r2": 0.78829, "test_error": 0.21071},
+    "lazy": {"r2": 0.68092, "test_error": 0.3185},
 }
+CLASSES = {"case1": "invariant bulk", "case2": "invariant bulk", "case3": "bulk + spikes", "case4": "heavy tail"}
+KINDS = ("weights", "ck", "ntk")
+CONSTANTS = {
+    "E_tanh2": 0.394294,
+    "scale": 1.592537,
+    "a_sigma": 1.177807,
+    "eta0_sq": 0.930470,
+    "eta1_sq": 0.0,
+    "eta2_sq": 0.167643,
+    "sup_abs_sigma_prime": 1.592537,
+    "softplus_mean": 0.806059,
+    "softplus_var": 0.271515,
+    "softplus_linear_share": 0.920761,
+    "softplus_quadratic_share": 0.078619,
+}
+IMPLIED = {"case1": 0.99898, "case2": 0.93613, "case3": 0.99465, "case4": 0.99528, "lazy": 0.99818}
 
 
-def _formula(key: str, bound: float, config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "definitions/formulas"):
-        return lacking(*lacks)
-    found = record.metrics["definitions/formulas"]
-    measured = {name: found[name] for name in GAPS[key]}
-    holds = max(measured.values()) <= bound
-    note = ""
-    if key == "ck-definition":
-        measured["without 1/√d"] = found["ck_printed_in_section_4_1"]
-        holds = holds and measured["without 1/√d"] > 0.01
-        note = "Section 4.1 prints the CK without 1/√d inside σ; that is another kernel"
-    return Reading(measured, holds, note, exact=True)
+def key_of(case: str) -> str:
+    """The leg of a row of Table 8.
+
+    >>> key_of("lazy"), key_of("case1")
+    ('lazy', 'table8/case1')
+    """
+    return case if case == "lazy" else f"table8/{case}"
 
 
-def _parameterisation(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "initial"):
-        return lacking(*lacks)
+TRAINED = tuple(key_of(case) for case in CLASSES)
+ROWS = tuple(key_of(case) for case in TABLE_8)
+ROWS_WITHOUT_TAU = tuple(f"tau-zero/{case}" for case in TABLE_8)
+
+
+def row(record: Record, key: str) -> dict[str, float]:
+    """R² and test error of a leg, means over seeds with the standard error of R²."""
+    found = members(record, key)
+    r2 = summary(one["r2"] for one in found) if found else {"mean": float("nan"), "sem": 0.0, "n": 0}
+    return {
+        "r2": r2["mean"],
+        "r2_sem": r2["sem"],
+        "test_error": average(one["test_error"] for one in found),
+        "networks": r2["n"],
+        "diverged": len(record.metrics[key]["members"]) - len(found),
+    }
+
+
+def labels(record: Record, case: str, kind: str = "weights") -> dict[str, int]:
+    """How often each class was given."""
+    return dict(Counter(one["classes"][kind]["label"] for one in members(record, key_of(case))))
+
+
+def mostly(found: Mapping[str, int], label: str) -> bool:
+    """Whether `label` was given to at least four of five."""
+    return bool(found) and found.get(label, 0) >= 0.8 * sum(found.values())
+
+
+def ordered(r2: Mapping[str, float]) -> bool:
+    """min(case 4, case 3) above lazy above max(case 1, case 2)."""
+    return min(r2["case3"], r2["case4"]) > r2["lazy"] > max(r2["case1"], r2["case2"])
+
+
+@claim(
+    "spectra-ntk-parameterisation",
+    "Eq. 73, 79",
+    "f = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d), no biases",
+    "pre-activations have variance 1, outputs E v², within 10 %",
+    needs=["initial"],
+)
+def parameterisation(config: Any, record: Record) -> Reading:
     found = record.metrics["initial"]
     measured = {name: found[name] for name in ("before", "outputs", "readout")}
     holds = abs(found["before"] - 1) <= 0.1 and abs(found["outputs"] / found["readout"] - 1) <= 0.1
     return Reading(measured, holds)
 
 
-def _constants(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "definitions/constants"):
-        return lacking(*lacks)
+def formula(gaps: tuple[str, ...], bound: float, config: Any, record: Record) -> Reading:
+    """Whether every gap between a formula and what it states is at most `bound`."""
+    found = record.metrics["definitions/formulas"]
+    measured = {name: found[name] for name in gaps}
+    holds = max(measured.values()) <= bound
+    note = ""
+    if "ck" in gaps:
+        measured["without 1/√d"] = found["ck_printed_in_section_4_1"]
+        holds = holds and measured["without 1/√d"] > 0.01
+        note = "Section 4.1 prints the CK without 1/√d inside σ; that is another kernel"
+    return Reading(measured, holds, note, exact=True)
+
+
+FORMULAS = [
+    claim(f"spectra-{name}", source, published, check, needs=["definitions/formulas"])(partial(formula, gaps, bound))
+    for name, source, published, check, gaps, bound in (
+        ("loss", "Eq. 74, 75", "L = 1/(2n) Σ (y - f)²", "the gradient is autograd's to 1e-10", ("gradient",), 1e-10),
+        (
+            "ck-definition",
+            "Eq. 76",
+            "CK = Gram of h^(-1/2) σ(WX/√d)",
+            "is the readout's block of the NTK to 1e-12; Section 4.1's form without 1/√d is not",
+            ("ck", "ck_engine"),
+            1e-12,
+        ),
+        (
+            "ntk-formula",
+            "Eq. 77",
+            "(XᵀX/d) ⊙ (1/h) σ'ᵀ diag(v)² σ' + CK",
+            "is the Gram of the Jacobian to 1e-10",
+            ("ntk", "ntk_engine"),
+            1e-10,
+        ),
+        (
+            "lazy-predictor",
+            "Eq. 78",
+            "f₀ + (y - f₀(X)) K⁻¹ K(X, x)",
+            "is the pseudo-inverse's solution in the parameters to 1e-8",
+            ("lazy",),
+            1e-8,
+        ),
+    )
+]
+
+
+@claim(
+    "spectra-activation-constants",
+    "Assumption 3.2, Table 8",
+    CONSTANTS,
+    "quadrature to 1e-6",
+    needs=["definitions/constants"],
+)
+def constants(config: Any, record: Record) -> Reading:
     found = {name: record.metrics["definitions/constants"][name] for name in CONSTANTS}
     return Reading(found, all(abs(found[name] - value) <= 1e-6 for name, value in CONSTANTS.items()), exact=True)
 
 
-def _teacher(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "baselines"):
-        return lacking(*lacks)
+@claim(
+    "spectra-teacher",
+    "Eq. 80, 81",
+    {"tau": 0.2, "noise_std": 0.3},
+    "as printed: mean of y 0.2, variance 1.09 with noise and 1.00 without, each within 0.05",
+    needs=["baselines"],
+)
+def teacher(config: Any, record: Record) -> Reading:
     found = [one["printed"] for one in record.metrics["baselines"]["members"]]
-    measured = {name: read.average(one[name] for one in found) for name in found[0]}
+    measured = {name: average(one[name] for one in found) for name in found[0]}
     wanted = {"mean": 0.2, "variance": 1.09, "clean_variance": 1.0}
     note = "all other measurements take τ(|x|²/d - 1), without its constant: only that reading matches the table"
     return Reading(measured, all(abs(measured[name] - value) <= 0.05 for name, value in wanted.items()), note)
 
 
-def _odd(config: Any, record: Record) -> Reading:
-    keys = ("even", *(read.key_of(case) for case in CLASSES))
-    if lacks := read.missing(record, *keys):
-        return lacking(*lacks)
-    odd = max(one["not_odd"] for key in keys for one in read.members(record, key))
-    even = max(one["r2"] for one in read.members(record, "even"))
-    best = max(read.row(record, case)["r2"] for case in CLASSES)
+@claim(
+    "spectra-odd-network-ceiling",
+    "Eq. 79, 81",
+    {"r2_ceiling_centred": 0.921, "mse_floor_centred": 0.0786},
+    "f(-x) = -f(x) to 1e-6 in every trained network; an even target is learned with R² ≤ 0.02",
+    needs=("even", *TRAINED),
+)
+def odd_ceiling(config: Any, record: Record) -> Reading:
+    odd = max(one["not_odd"] for key in ("even", *TRAINED) for one in members(record, key))
+    even = max(one["r2"] for one in members(record, "even"))
+    best = max(row(record, key)["r2"] for key in TRAINED)
     share = CONSTANTS["softplus_linear_share"]
     measured = {"|f(x)+f(-x)|/max|f|": odd, "R² of an even target": even, "ceiling": share, "best R²": best}
     note = f"an odd network cannot learn the {1 - share:.1%} of the teacher's variance that are even in x"
     return Reading(measured, odd <= 1e-5 and even <= 0.02, note + "; 1e-5 in place of 1e-6: single precision")
 
 
-def _ridge(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "baselines", *(read.key_of(case) for case in CLASSES)):
-        return lacking(*lacks)
+@claim(
+    "spectra-linear-ridge-baseline",
+    "Table 8",
+    {"ridge_0.1": {"r2": [0.796, 0.788, 0.806]}},
+    "ridge R² at least the best network's minus 0.02",
+    needs=("baselines", *TRAINED),
+)
+def ridge(config: Any, record: Record) -> Reading:
     found = record.metrics["baselines"]["members"]
-    linear = {name: read.average(one[name]["r2"] for one in found) for name in ("least squares", "ridge")}
-    errors = read.average(one["ridge"]["test_error"] for one in found)
-    best = {case: read.row(record, case)["r2"] for case in CLASSES}
+    linear = {name: average(one[name]["r2"] for one in found) for name in ("least squares", "ridge")}
+    errors = average(one["ridge"]["test_error"] for one in found)
+    best = {case: row(record, key_of(case))["r2"] for case in CLASSES}
     return Reading(
         {**linear, "ridge error": errors, "networks": best},
         linear["ridge"] >= max(best.values()) - 0.02,
@@ -92,40 +201,49 @@ def _ridge(config: Any, record: Record) -> Reading:
     )
 
 
-def _kta(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "definitions/kta"):
-        return lacking(*lacks)
+@claim(
+    "spectra-kta",
+    "Eq. 87",
+    {"yyᵀ": 1.0, "identity": "1/√n", "range": [0, 1]},
+    "those values to 1e-12",
+    needs=["definitions/kta"],
+)
+def kta(config: Any, record: Record) -> Reading:
     found = {name: value for name, value in record.metrics["definitions/kta"].items() if name != "seconds"}
     holds = max(found["labels"], found["identity"]) <= 1e-12 and found["least"] >= 0 and found["largest"] <= 1
     return Reading(found, holds, exact=True)
 
 
-def _setting(config: Any, record: Record) -> Reading:
-    keys = [read.key_of(case) for case in CLASSES]
-    if lacks := read.missing(record, *keys):
-        return lacking(*lacks)
-    reached, steps = {}, {}
-    for case, key in zip(CLASSES, keys):
-        found = read.members(record, key)
-        limit = config.threshold * (2 if config.table_case(case).halved else 1)
-        reached[case] = bool(found) and all(one["train_mse"] <= 1.05 * limit for one in found)
-        steps[case] = [one["steps"] for one in found]
+@claim(
+    "spectra-table8-setting",
+    "Table 8",
+    {"n": 2000, "h": 1500, "d": 1000, "tau": 0.2, "noise": 0.3},
+    "configuration; training loss below 1e-5 in every case",
+    needs=TRAINED,
+)
+def setting(config: Any, record: Record) -> Reading:
+    networks = {case: members(record, key_of(case)) for case in CLASSES}
+    reached = {
+        case: bool(found) and all(one["train_mse"] <= 1.05 * config.case(case).stop for one in found)
+        for case, found in networks.items()
+    }
+    steps = {case: [one["steps"] for one in found] for case, found in networks.items()}
     sizes = {"n": config.items, "h": config.width, "d": config.dimension, "tau": config.tau, "noise": config.noise}
     note = "GD and Adam: Eq. 74's loss below the threshold; SGD: the mean of r² itself"
     return Reading({**sizes, "steps": steps, "below the threshold": reached}, all(reached.values()), note)
 
 
-def _row(case: str, config: Any, record: Record) -> Reading:
-    key = read.key_of(case)
-    if lacks := read.missing(record, key):
-        return lacking(*lacks)
-    measured: dict[str, Any] = read.row(record, case)
-    close = {name: abs(measured[name] - value) <= WITHIN[case] for name, value in TABLE_8[case].items()}
-    holds, note = all(close.values()), ""
-    found = read.members(record, key)
+def row_of_table(case: str, within: float, config: Any, record: Record) -> Reading:
+    """R² and error beside the published ones; for cases 3 and 4 also what stands out of the spectrum of W."""
+    found = members(record, key_of(case))
+    measured: dict[str, Any] = row(record, key_of(case))
+    close = {name: abs(measured[name] - value) <= within for name, value in TABLE_8[case].items()}
+    holds, note = all(close.values()) and bool(found), ""
     if case == "case2":
         note = (
-            f"{CASE_2}; R² {'holds' if close['r2'] else 'fails'}, error {'holds' if close['test_error'] else 'fails'}"
+            "the published numbers contradict each other: at the variance of the other rows an R² of 0.606 means an error of"
+            " 0.393, and an error of 0.369 an R² of 0.630;"
+            f" R² {'holds' if close['r2'] else 'fails'}, error {'holds' if close['test_error'] else 'fails'}"
         )
     elif case == "case3" and found:
         edge = record.metrics["initial"]["edge"] if "initial" in record.metrics else 4.949490
@@ -139,14 +257,32 @@ def _row(case: str, config: Any, record: Record) -> Reading:
         measured["cos² of β and ten first vectors"] = [one["outliers"] for one in found]
         holds = holds and min(measured["above the edge"]) >= 5
         note = "the first vector need not be β; the subspace of the outliers has it"
-    return Reading(measured, holds and bool(found), note, seeds=int(measured["networks"]))
+    return Reading(measured, holds, note, seeds=int(measured["networks"]))
 
 
-def _noise_free(config: Any, record: Record) -> Reading:
-    keys = [read.key_of(case) for case in read.CASES]
-    if lacks := read.missing(record, *keys):
-        return lacking(*lacks)
-    each = [one for key in keys for one in read.members(record, key)]
+TABLE_8_ROWS = [
+    claim(f"spectra-table8-{case}", "Table 8", TABLE_8[case], check, needs=[key_of(case)], seeds=seeds)(
+        partial(row_of_table, case, within)
+    )
+    for case, within, seeds, check in (
+        ("case1", 0.05, 3, "R² and error within 0.05"),
+        ("case2", 0.05, 1, "each number by itself within 0.05; both must hold"),
+        ("case3", 0.03, 1, "R² and error within 0.03; λ₁ above 1.2 edges, |β·u₁| above 0.7"),
+        ("case4", 0.03, 1, "R² and error within 0.03; five eigenvalues or more above the edge"),
+        ("lazy", 0.05, 5, "R² and error within 0.05"),
+    )
+]
+
+
+@claim(
+    "spectra-table8-noise-free-test",
+    "Table 8",
+    IMPLIED,
+    "test error is (1 - R²) times the labels' variance, to rounding; that variance is 1 within 0.05",
+    needs=ROWS,
+)
+def noise_free(config: Any, record: Record) -> Reading:
+    each = [one for key in ROWS for one in members(record, key)]
     gap = max(abs(one["test_error"] - (1 - one["r2"]) * one["variance"]) for one in each)
     spread = [one["variance"] for one in each]
     published = {case: TABLE_8[case]["test_error"] / (1 - TABLE_8[case]["r2"]) for case in IMPLIED}
@@ -155,125 +291,162 @@ def _noise_free(config: Any, record: Record) -> Reading:
     return Reading(measured, gap <= 1e-9 and off <= 2e-5 and all(abs(v - 1) <= 0.1 for v in spread))
 
 
-def _order(zero: bool, config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, *(read.key_of(case, zero) for case in read.CASES)):
-        return lacking(*lacks)
-    values, holds, holding, count = read.in_order(record, zero)
-    return Reading(values, holds, f"in {holding} of {count} seeds one by one", seeds=count)
+def order(keys: tuple[str, ...], config: Any, record: Record) -> Reading:
+    """R² by case: whether their means are ordered as published, and in how many seeds they are."""
+    values = {case: row(record, key)["r2"] for case, key in zip(TABLE_8, keys)}
+    each = list(zip(*(record.metrics[key]["members"] for key in keys)))
+    complete = [seed for seed in each if not any(one.get("diverged") for one in seed)]
+    holding = sum(ordered({case: one["r2"] for case, one in zip(TABLE_8, seed)}) for seed in complete)
+    return Reading(values, ordered(values), f"in {holding} of {len(each)} seeds one by one", seeds=len(each))
 
 
-def _invariant(case: str, config: Any, record: Record) -> Reading:
-    key = read.key_of(case)
-    if lacks := read.missing(record, key):
-        return lacking(*lacks)
-    found = read.members(record, key)
+ORDERS = [
+    claim(
+        "spectra-table8-order",
+        "Table 8",
+        ["case4", "case3", "lazy", "case1", "case2"],
+        "mean R²: cases 4 and 3 above lazy above cases 1 and 2",
+        needs=ROWS,
+        seeds=3,
+    )(partial(order, ROWS)),
+    claim(
+        "spectra-tau-zero",
+        "footnote 3",
+        "everything holds with τ = 0",
+        "the same order at τ = 0",
+        needs=ROWS_WITHOUT_TAU,
+        seeds=3,
+    )(partial(order, ROWS_WITHOUT_TAU)),
+]
+
+
+def invariant(case: str, config: Any, record: Record) -> Reading:
+    """Whether the spectra of a case are those of the start."""
+    found = members(record, key_of(case))
     measured: dict[str, Any] = {
-        f"{what} {kind}": read.average(one["spectra"][kind][what] for one in found)
-        for kind in ("weights", "ck", "ntk")
+        f"{what} {kind}": average(one["spectra"][kind][what] for one in found)
+        for kind in KINDS
         for what in ("ks", "top_ratio")
     }
     quiet = all(measured[f"ks {kind}"] < bound for kind, bound in (("weights", 0.01), ("ck", 0.03), ("ntk", 0.03)))
-    still = all(abs(measured[f"top_ratio {kind}"] - 1) <= 0.02 for kind in ("weights", "ck", "ntk"))
-    given = read.labels(record, case)
+    still = all(abs(measured[f"top_ratio {kind}"] - 1) <= 0.02 for kind in KINDS)
+    given = labels(record, case)
     measured["classes of W"] = given
-    measured["classes of CK, NTK"] = [read.labels(record, case, kind) for kind in ("ck", "ntk")]
-    return Reading(measured, bool(found) and quiet and still and read.mostly(given, CLASSES[case]))
+    measured["classes of CK, NTK"] = [labels(record, case, kind) for kind in ("ck", "ntk")]
+    return Reading(measured, bool(found) and quiet and still and mostly(given, CLASSES[case]))
 
 
-def _random_bulk(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "table8/case3"):
-        return lacking(*lacks)
-    found = [one["bulk_ks"] for one in read.members(record, "table8/case3")]
+INVARIANT_GD = claim(
+    "spectra-invariant-bulk-gd",
+    "Figure 19a",
+    "straight Q-Q plots in case 1",
+    "KS below 0.01 (W), 0.03 (CK, NTK); λ₁ within 2 %; W's class is invariant bulk in most seeds",
+    needs=["table8/case1"],
+)(partial(invariant, "case1"))
+
+
+@claim(
+    "spectra-bulk-stays-random",
+    "Section 3",
+    "all but the first direction stays random in case 3",
+    "KS of WᵀW/d without its first value to Marchenko–Pastur below 0.02",
+    needs=["table8/case3"],
+)
+def random_bulk(config: Any, record: Record) -> Reading:
+    found = [one["bulk_ks"] for one in members(record, "table8/case3")]
     return Reading(found, bool(found) and max(found) < 0.02)
 
 
-def _spike(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "table8/case3"):
-        return lacking(*lacks)
-    found = read.members(record, "table8/case3")
+@claim(
+    "spectra-spike-case3",
+    "Figure 19b",
+    "one outlier, clearest in the NTK",
+    "one eigenvalue more than 10 % above the edge in W and CK; λ₁/λ₂ largest in the NTK; W's class is bulk + spikes in"
+    " most seeds",
+    needs=["table8/case3"],
+)
+def spike(config: Any, record: Record) -> Reading:
+    found = members(record, "table8/case3")
     counts = {kind: [one["spectra"][kind]["above_tenth"] for one in found] for kind in ("weights", "ck")}
-    gaps = {kind: read.average(one["spectra"][kind]["gap"] for one in found) for kind in ("weights", "ck", "ntk")}
-    before = {kind: read.average(_gap_before(one, kind) for one in found) for kind in gaps}
-    given = read.labels(record, "case3")
+    gaps = {kind: average(one["spectra"][kind]["gap"] for one in found) for kind in KINDS}
+    starts = {kind: [one["start"][kind]["top"] for one in found] for kind in KINDS}
+    before = {kind: average(first / second for first, second, *_ in tops) for kind, tops in starts.items()}
+    given = labels(record, "case3")
     measured = {"more than 10 % above": counts, "λ₁/λ₂": gaps, "at the start": before, "classes of W": given}
     one_each = all(count == 1 for each in counts.values() for count in each)
-    return Reading(
-        measured,
-        bool(found) and one_each and gaps["ntk"] == max(gaps.values()) and read.mostly(given, CLASSES["case3"]),
-    )
+    clearest = gaps["ntk"] == max(gaps.values())
+    return Reading(measured, bool(found) and one_each and clearest and mostly(given, CLASSES["case3"]))
 
 
-def _gap_before(member: Mapping[str, Any], kind: str) -> float:
-    """λ₁/λ₂ before training."""
-    first, second = member["start"][kind]["top"][:2]
-    return float(first / second)
-
-
-def _heavy(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "table8/case4", "adagrad"):
-        return lacking(*lacks)
+@claim(
+    "spectra-heavy-tail-case4",
+    "Figure 19c",
+    "many eigenvalues outside the bulk with Adam, AdaGrad too",
+    "five or more above the edge and a smaller Hill exponent than at the start, both rules; W's class is heavy tail in"
+    " most seeds",
+    needs=["table8/case4", "adagrad"],
+)
+def heavy_tail(config: Any, record: Record) -> Reading:
     measured: dict[str, Any] = {}
     holds = True
     for name, key in (("Adam", "table8/case4"), ("AdaGrad", "adagrad")):
-        found = read.members(record, key)
-        above = {kind: [one["spectra"][kind]["above"] for one in found] for kind in ("weights", "ck", "ntk")}
-        index = {kind: [[one["start"][kind]["hill"], one["spectra"][kind]["hill"]] for one in found] for kind in above}
+        found = members(record, key)
+        above = {kind: [one["spectra"][kind]["above"] for one in found] for kind in KINDS}
+        index = {kind: [[one["start"][kind]["hill"], one["spectra"][kind]["hill"]] for one in found] for kind in KINDS}
         measured[name] = {"above the edge": above, "Hill before, after": index}
         holds = holds and bool(found) and min(min(counts) for counts in above.values()) >= 5
         holds = holds and all(after < before for pairs in index.values() for before, after in pairs)
-    given = read.labels(record, "case4")
+    given = labels(record, "case4")
     measured["classes of W"] = given
-    measured["classes of CK, NTK"] = [read.labels(record, "case4", kind) for kind in ("ck", "ntk")]
-    return Reading(measured, holds and read.mostly(given, CLASSES["case4"]))
+    measured["classes of CK, NTK"] = [labels(record, "case4", kind) for kind in ("ck", "ntk")]
+    return Reading(measured, holds and mostly(given, CLASSES["case4"]))
 
 
-def _edge(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "initial"):
-        return lacking(*lacks)
+@claim(
+    "spectra-mp-edge",
+    "Figure 20b",
+    {"edge": 4.949490},
+    "λ₁ of W₀ᵀW₀/d within 2 % of (1 + √(h/d))²",
+    needs=["initial"],
+)
+def edge(config: Any, record: Record) -> Reading:
     found = record.metrics["initial"]
     off = max(abs(top / found["edge"] - 1) for top in found["top"])
     holds = off <= 0.02 and abs(found["edge"] - found["edge_by_hand"]) <= 1e-9
     return Reading({"edge": found["edge"], "λ₁": found["top"]}, holds, "for WWᵀ/d, as under the figure; not WᵀW")
 
 
-def _aligned(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "table8/case3"):
-        return lacking(*lacks)
-    found = read.members(record, "table8/case3")
+@claim(
+    "spectra-alignment-case3",
+    "Figure 20a",
+    "u₁ aligns with β",
+    "|β·u₁| above 0.7 after, below 0.1 before",
+    needs=["table8/case3"],
+)
+def aligned(config: Any, record: Record) -> Reading:
+    found = members(record, "table8/case3")
     after, before = ([one[name]["weights"] for one in found] for name in ("alignment", "alignment_before"))
     return Reading({"before": before, "after": after}, bool(found) and min(after) > 0.7 and max(before) < 0.1)
 
 
-def _gain(config: Any, record: Record) -> Reading:
-    if lacks := read.missing(record, "table8/case2", "table8/case3"):
-        return lacking(*lacks)
-    large, small = read.row(record, "case3"), read.row(record, "case2")
-    gain = large["r2"] - small["r2"]
-    return Reading({"gain": gain}, gain >= 0.05, seeds=int(min(large["networks"], small["networks"])))
+@claim(
+    "spectra-large-step-helps",
+    "Sections 3, 4.2",
+    {"gain": 0.15476},
+    "R² of case 3 minus case 2 at least 0.05",
+    needs=["table8/case2", "table8/case3"],
+    seeds=3,
+)
+def gain(config: Any, record: Record) -> Reading:
+    small, large = row(record, "table8/case2"), row(record, "table8/case3")
+    found = large["r2"] - small["r2"]
+    return Reading({"gain": found}, found >= 0.05, seeds=int(min(large["networks"], small["networks"])))
 
 
-READINGS: Mapping[str, Read] = {
-    "ntk-parameterisation": _parameterisation,
-    "loss": partial(_formula, "loss", 1e-10),
-    "ck-definition": partial(_formula, "ck-definition", 1e-12),
-    "ntk-formula": partial(_formula, "ntk-formula", 1e-10),
-    "lazy-predictor": partial(_formula, "lazy-predictor", 1e-8),
-    "activation-constants": _constants,
-    "teacher": _teacher,
-    "odd-network-ceiling": _odd,
-    "linear-ridge-baseline": _ridge,
-    "kta": _kta,
-    "table8-setting": _setting,
-    **{f"table8-{case}": partial(_row, case) for case in read.CASES},
-    "table8-noise-free-test": _noise_free,
-    "table8-order": partial(_order, False),
-    "tau-zero": partial(_order, True),
-    "invariant-bulk-gd": partial(_invariant, "case1"),
-    "bulk-stays-random": _random_bulk,
-    "spike-case3": _spike,
-    "heavy-tail-case4": _heavy,
-    "mp-edge": _edge,
-    "alignment-case3": _aligned,
-    "large-step-helps": _gain,
-    "sgd-invariance": partial(_invariant, "case2"),
-}
+INVARIANT_SGD = claim(
+    "spectra-sgd-invariance",
+    "Section 4.1",
+    "small-step SGD like GD",
+    "case 2: as for case 1",
+    needs=["table8/case2"],
+)(partial(invariant, "case2"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,12 +14,15 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope import data, models, training
-from ntkscope.core import Part, Snapshot, Split
+from ntkscope.core import Part, Record, Snapshot, Split
 from ntkscope.data.index_teacher import LINKS, gaussian_moments
 from ntkscope.training import StopWhen
+from ntkscope_papers.framework import Experiment, Run
+from ntkscope_papers.framework.results import summary
 from ntkscope_papers.shared.paired_training import stacked_outputs
 
 LAYER = "layer1.weight"
+OPTIMIZERS = {"case1": "gd", "case2": "sgd", "case3": "sgd", "case4": "adam", "adagrad": "adagrad"}
 
 
 @dataclass(frozen=True)
@@ -70,35 +74,39 @@ class Student:
 
 @dataclass(frozen=True)
 class Case:
-    """One way of training. `lr` is in the units of its loss: `halved` is Eq. 74's `1/(2b) Σ r²`, otherwise the mean of r².
+    """One way of training. `lr` is in the units of its loss: the mean of r² for SGD, Eq. 74's `1/(2b) Σ r²` for all others.
 
-    `expected`: about how many steps it takes; moments of a run are spread over these. `most`: where it ends if the loss never
-    falls to the threshold.
+    Without the former, case 3 of Table 8 has no spike. `expected`: about how many steps it takes; moments of a run are spread
+    over these. `most`: where it ends if the loss never falls to `threshold`.
     """
 
     optimizer: str
     lr: float
     batch: int | None
-    halved: bool
     expected: int
     most: int
+    threshold: float = 1e-5
 
-    def options(self, threshold: float) -> dict[str, Any]:
-        """The settings of `fit_ensemble`, whose loss is the mean of r²: a step on half of it is a step of half the size."""
-        adaptive = self.optimizer in ("adam", "adagrad")  # does not see the scale of its loss
-        chosen: dict[str, Any] = {
+    @property
+    def stop(self) -> float:
+        """The mean of r² at which it ends."""
+        return self.threshold * (1 if self.optimizer == "sgd" else 2)
+
+    def options(self) -> dict[str, Any]:
+        """The settings of `fit_ensemble`, whose loss is the mean of r²."""
+        every = max(1, self.expected // 200) if self.optimizer == "gd" else 1
+        return {
             "optimizer": self.optimizer,
             "lr": self.rate(self.lr),
             "loss": "mse",
             "batch_size": self.batch,
             "steps": self.most,
+            "stop": StopWhen(loss=self.stop, every=every),
         }
-        every = 1 if self.batch is not None or adaptive else max(1, self.expected // 200)
-        return chosen | {"stop": StopWhen(loss=threshold * (2 if self.halved else 1), every=every)}
 
     def rate(self, lr: float) -> float:
-        """`lr` as a step on the mean of r²."""
-        return lr / 2 if self.halved and self.optimizer in ("gd", "sgd") else lr
+        """`lr` as a step on the mean of r²: a step on half of it is one of half the size; Adam and AdaGrad see no scale."""
+        return lr / 2 if self.optimizer == "gd" else lr
 
     def moments(self, between: int) -> tuple[int, ...]:
         """The start and `between` steps spaced evenly in their logarithm; the end comes by itself."""
@@ -106,19 +114,58 @@ class Case:
         return tuple(sorted({0, *(min(self.most, round(float(step))) for step in spread)}))
 
 
-OPTIMIZERS = {"case1": "gd", "case2": "sgd", "case3": "sgd", "case4": "adam", "adagrad": "adagrad"}
+@dataclass(frozen=True)
+class TeacherStudent(Experiment):
+    """The sizes of Table 8, which all experiments with this teacher share; their `smoke` is an eighth of it.
 
-
-def table_case(name: str, lr: float, expected: int, most: int, *, batch: int, adaptive_batch: int) -> Case:
-    """A case of Table 8, or AdaGrad beside it. GD is on Eq. 74's loss; SGD on the mean of r², without which case 3 has no
-    spike.
-
-    >>> table_case("case3", 22.0, 1300, 4000, batch=32, adaptive_batch=256).halved
-    False
+    With the sizes of batches (and with them the steps of SGD) an eighth too, spikes stay where they are.
     """
-    optimizer = OPTIMIZERS[name]
-    size = {"gd": None, "sgd": batch}.get(optimizer, adaptive_batch)
-    return Case(optimizer, lr, size, halved=optimizer != "sgd", expected=expected, most=most)
+
+    items: int = 2000
+    width: int = 1500
+    dimension: int = 1000
+    noise: float = 0.3
+    seeds: int = 3
+    batch: int = 32
+    threshold: float = 1e-5
+
+    smoke = {"items": 250, "width": 188, "dimension": 125, "seeds": 2, "batch": 4}
+
+    @property
+    def edge(self) -> float:
+        """Where the bulk of WᵀW/d ends at the start, by the law of Marchenko and Pastur."""
+        return (1 + math.sqrt(self.width / self.dimension)) ** 2
+
+    def seeds_of(self, run: Run) -> list[int]:
+        return list(range(run.seed, run.seed + self.seeds))
+
+
+@dataclass(frozen=True)
+class Table8(TeacherStudent):
+    """Networks trained by several `cases` of Table 8; `rates`, `expected` and `most` are theirs, in this order.
+
+    `expected`: steps to the threshold; `most`: steps at which a run ends in any case.
+    """
+
+    cases: ClassVar[tuple[str, ...]] = ("case1", "case3", "case4")
+    rates: tuple[float, ...] = (5.0, 22.0, 0.092)
+    expected: tuple[int, ...] = (6_300, 1_300, 190)
+    most: tuple[int, ...] = (16_000, 40_000, 8_000)
+    adam_batch: int = 256
+
+    smoke = {
+        **TeacherStudent.smoke,
+        "rates": (12.5, 2.75, 0.092),  # GD at a larger step
+        "expected": (300, 1_000, 150),
+        "most": (300, 2_000, 300),
+        "adam_batch": 32,
+    }
+
+    def case(self, name: str) -> Case:
+        """One of `cases` with this configuration's numbers."""
+        place, optimizer = self.cases.index(name), OPTIMIZERS[name]
+        batch = {"gd": None, "sgd": self.batch}.get(optimizer, self.adam_batch)
+        return Case(optimizer, self.rates[place], batch, self.expected[place], self.most[place], self.threshold)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,25 +196,18 @@ class TrainedTogether:
 
     def scores(self) -> list[dict[str, Any]]:
         """R², error and training error of every member, and how far from odd it is on its test inputs."""
-        told: list[dict[str, Any]] = []
-        predicted = self.outputs([split.test.x for split in self.splits])
-        mirrored = self.outputs([-split.test.x for split in self.splits])
-        fitted = self.outputs([split.train.x for split in self.splits])
+        inputs = zip(*((split.test.x, -split.test.x, split.train.x) for split in self.splits))
+        predicted, mirrored, fitted = map(self.outputs, inputs)
+        scores: list[dict[str, Any]] = []
         for i, split in enumerate(self.splits):
-            if self.diverged[i]:
-                told.append({"steps": int(self.ensemble.steps[i]), "diverged": True})
-                continue
-            training_error = float((fitted[i] - split.train.y.double()).square().mean())
-            told.append(
-                score(predicted[i], split.test)
-                | {
-                    "train_mse": training_error,
-                    "steps": int(self.ensemble.steps[i]),
-                    "diverged": False,
+            scores.append({"steps": int(self.ensemble.steps[i]), "diverged": self.diverged[i]})
+            if not self.diverged[i]:
+                scores[i] |= score(predicted[i], split.test)
+                scores[i] |= {
+                    "train_mse": float((fitted[i] - split.train.y.double()).square().mean()),
                     "not_odd": float((predicted[i] + mirrored[i]).abs().max() / predicted[i].abs().max()),
                 }
-            )
-        return told
+        return scores
 
 
 def score(predicted: Tensor, part: Part) -> dict[str, float]:
@@ -181,9 +221,8 @@ def train_case(
     student: Student,
     case: Case,
     seeds: Sequence[int],
-    *,
     device: torch.device,
-    threshold: float = 1e-5,
+    *,
     rates: Sequence[float] | None = None,
     watch: Callable[[Snapshot], None] | None = None,
     moments: Sequence[int] = (),
@@ -195,7 +234,7 @@ def train_case(
     """
     drawn = {seed: student.split(seed) for seed in dict.fromkeys(seeds)} if splits is None else {}
     own = [drawn[seed] for seed in seeds] if splits is None else list(splits)
-    options = case.options(threshold)
+    options = case.options()
     if rates is not None:
         options["lr"] = [case.rate(rate) for rate in rates]
     began = time.perf_counter()
@@ -211,6 +250,24 @@ def train_case(
             **options,
         )
     return TrainedTogether(ensemble, own, time.perf_counter() - began)
+
+
+def load_member(model: nn.Module, snapshot: Snapshot, i: int) -> None:
+    """Give `model` the weights of member i."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(snapshot.params[name][i])
+
+
+def members(record: Record, key: str) -> list[Mapping[str, Any]]:
+    """The networks of a leg that did not diverge."""
+    return [one for one in record.metrics[key]["members"] if not one.get("diverged")]
+
+
+def average(values: Iterable[float]) -> float:
+    """Their mean; NaN without any."""
+    several = list(values)
+    return summary(several)["mean"] if several else float("nan")
 
 
 def label_moments(student: Student) -> dict[str, float]:
@@ -235,6 +292,5 @@ def label_moments(student: Student) -> dict[str, float]:
     return {
         "linear": float((density * values * z).sum()),
         "odd": float((density * odd.square()).sum()),
-        "clean": 1 + quadratic,
         "second": 1 + quadratic + student.noise**2,
     }

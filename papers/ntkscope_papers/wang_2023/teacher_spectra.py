@@ -138,7 +138,3 @@ def quantiles(values: Tensor, count: int = QUANTILES) -> list[float]:
 def rounded(values: Sequence[float], digits: int = 5) -> list[float]:
     """To some significant digits: enough for figures, little in a record."""
     return [float(f"{value:.{digits}g}") for value in values]
-
-
-def finite_member(W: Tensor) -> bool:
-    return bool(torch.isfinite(W).all())

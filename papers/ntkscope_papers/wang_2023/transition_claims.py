@@ -9,17 +9,11 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope.linalg import spike_overlaps, spike_strength
-from ntkscope_papers.framework.claims import Reading, claim, lacking
-from ntkscope_papers.wang_2023.linear_width_readings import missing
+from ntkscope_papers.framework import Reading, claim
 
-NAME = "learning-rate-transition"
 BRACKET = 1.15
 BELOW, ABOVE = (1.02, 0.2), (1.1, 0.7)  # λ₁ over the edge and |β·u₁|, on either side of the threshold
 NEAR = (1.7, 4.0)  # multiples of the threshold at which the theory of one step is held to its tolerances
-
-
-def edge_of(config: Any) -> float:
-    return (1 + math.sqrt(config.width / config.dimension)) ** 2
 
 
 def runs_of(record: Record, seed: int | None = None) -> list[Mapping[str, Any]]:
@@ -32,8 +26,7 @@ def bracket(config: Any, runs: list[Mapping[str, Any]]) -> dict[str, float | Non
     """`threshold`: between the last rate up to which λ₁ is within 2 % of the edge and the next. `below`: the largest rate up to
     which alignments are weak too; `above`: the smallest from which λ₁ is more than 10 % above the edge and alignments are
     strong."""
-    edge = edge_of(config)
-    sides = [(float(one["rate"]), one["top"]["weights"][0] / edge, one["alignment"]["weights"]) for one in runs]
+    sides = [(float(one["rate"]), one["top"]["weights"][0] / config.edge, one["alignment"]["weights"]) for one in runs]
     attached = [rate for rate, *_ in takewhile(lambda side: side[1] <= BELOW[0], sides)]
     below = [rate for rate, *_ in takewhile(lambda side: side[1] <= BELOW[0] and side[2] < BELOW[1], sides)]
     above = [rate for rate, *_ in takewhile(lambda side: side[1] > ABOVE[0] and side[2] > ABOVE[1], reversed(sides))]
@@ -50,10 +43,9 @@ def crossings(config: Any, runs: list[Mapping[str, Any]]) -> dict[str, float | N
 
     `apart`, the second over the first, is how narrow a bracket of both readings can get, however fine the rates.
     """
-    edge = edge_of(config)
     rates = [float(one["rate"]) for one in runs]
     weak = crossing(rates, [one["alignment"]["weights"] for one in runs], BELOW[1])
-    high = crossing(rates, [one["top"]["weights"][0] / edge for one in runs], ABOVE[0])
+    high = crossing(rates, [one["top"]["weights"][0] / config.edge for one in runs], ABOVE[0])
     return {"alignment 0.2": weak, "λ₁ 10 % above": high, "apart": high / weak if weak and high else None}
 
 
@@ -73,7 +65,7 @@ def crossing(rates: list[float], values: list[float], level: float) -> float | N
 def near(side: Mapping[str, float | None]) -> bool:
     """Whether both sides are reached within 15 % of the threshold."""
     below, threshold, above = side["below"], side["threshold"], side["above"]
-    if below is None or threshold is None or above is None:
+    if not below or not threshold or not above:
         return False
     return threshold / below <= BRACKET and above / threshold <= BRACKET
 
@@ -91,37 +83,26 @@ def implied(config: Any, value: float) -> float:
 
 def spiked(config: Any, runs: list[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Alignment, measured and implied, where one eigenvalue is more than 10 % above the edge and the next within 2 %."""
-    edge, found = edge_of(config), []
+    found = []
     for one in runs:
         first, second = one["top"]["weights"][:2]
-        if first > 1.1 * edge and second <= 1.02 * edge:
+        if first > 1.1 * config.edge and second <= 1.02 * config.edge:
             told = {"rate": one["rate"], "value": first, "alignment": one["alignment"]["weights"]}
             found.append(told | {"implied": implied(config, first)})
     return found
 
 
-def by_rate(found: list[dict[str, float]]) -> dict[str, list[float]]:
-    """How far alignments are above what λ₁ implies."""
-    told: dict[str, list[float]] = {}
-    for one in found:
-        told.setdefault(f"{one['rate']:g}", []).append(round(one["alignment"] - one["implied"], 4))
-    return told
+def judged_steps(record: Record, start: str) -> list[Mapping[str, Any]]:
+    """Single steps at 1.7 to 4 thresholds, "with" or "without" f₀."""
+    return [one for one in record.metrics[f"one-step/{start}"]["runs"] if NEAR[0] <= one["multiple"] <= NEAR[1]]
 
 
-def one_step_gaps(record: Record, key: str, which: str = "theory") -> dict[str, float]:
-    """Largest relative gap in λ₁ and gap in alignment between measurement and theory, at 1.7 to 4 thresholds."""
-    near = [one for one in record.metrics[key]["runs"] if NEAR[0] <= one["multiple"] <= NEAR[1]]
+def one_step_gaps(runs: list[Mapping[str, Any]]) -> dict[str, float]:
+    """Largest relative gap in λ₁ and gap in alignment between measurement and theory."""
     return {
-        "λ₁": max(abs(one[which]["value"] / one["value"] - 1) for one in near),
-        "|β·u₁|": max(abs(one[which]["alignment"] - one["alignment"]) for one in near),
+        "λ₁": max(abs(one["theory"]["value"] / one["value"] - 1) for one in runs),
+        "|β·u₁|": max(abs(one["theory"]["alignment"] - one["alignment"]) for one in runs),
     }
-
-
-def overshoot(record: Record) -> tuple[float, float]:
-    """By how much the naive formula exceeds λ₁ with f₀ kept, least and most, at 1.7 to 4 thresholds."""
-    near = [one for one in record.metrics["one-step/with"]["runs"] if NEAR[0] <= one["multiple"] <= NEAR[1]]
-    ratios = [one["naive"]["value"] / one["value"] - 1 for one in near]
-    return min(ratios), max(ratios)
 
 
 @claim(
@@ -129,22 +110,22 @@ def overshoot(record: Record) -> tuple[float, float]:
     "Figure 20b-d",
     "below a threshold of the step λ₁ stays at the edge and alignments are weak; above it both rise",
     "in every seed: up to 15 % below the step at which λ₁ leaves the edge (by 2 %) |β·u₁| < 0.2, from 15 % above it λ₁ is"
-    " more than"
-    " 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁ within 4 %,"
-    " |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds",
+    " more than 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁"
+    " within 4 %, |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds",
+    needs=("rates", "one-step/without", "one-step/with"),
     seeds=3,
 )
-def _transition(config: Any, record: Record) -> Reading:
-    if lacks := missing(record, "rates", "one-step/without", "one-step/with"):
-        return lacking(*lacks)
+def transition(config: Any, record: Record) -> Reading:
     seeds = sorted({one["seed"] for one in record.metrics["rates"]["runs"]})
     sides = {seed: bracket(config, runs_of(record, seed)) for seed in seeds}
     one_spike = spiked(config, runs_of(record))
     off = max((abs(one["alignment"] - one["implied"]) for one in one_spike), default=math.inf)
-    steps = one_step_gaps(record, "one-step/without")
-    kept = one_step_gaps(record, "one-step/with")
-    low, high = overshoot(record)
-    found = record.metrics["one-step/without"]
+    by_rate: dict[str, list[float]] = {}
+    for one in one_spike:
+        by_rate.setdefault(f"{one['rate']:g}", []).append(round(one["alignment"] - one["implied"], 4))
+    with_start = judged_steps(record, "with")
+    steps, kept = one_step_gaps(judged_steps(record, "without")), one_step_gaps(with_start)
+    exceeding = [one["naive"]["value"] / one["value"] - 1 for one in with_start]
     holds = {
         "bracket": all(near(side) for side in sides.values()),
         "BBP": bool(one_spike) and off <= 0.03,
@@ -154,19 +135,17 @@ def _transition(config: Any, record: Record) -> Reading:
         "threshold": {str(seed): side for seed, side in sides.items()},
         "crossings": {str(seed): crossings(config, runs_of(record, seed)) for seed in seeds},
         "networks with one spike": len(one_spike),
-        "alignment minus BBP by rate": by_rate(one_spike),
+        "alignment minus BBP by rate": by_rate,
         "largest gap to BBP": off if one_spike else None,
-        "η* of one step, theory": found["population threshold"],
+        "η* of one step, theory": record.metrics["one-step/without"]["population threshold"],
         "one step, f₀ = 0": steps,
         "one step, f₀ kept": kept,
         "holds": holds,
     }
     note = (
-        f"with f₀ kept the naive formula exceeds λ₁ by {low:.0%} to {high:.0%}: the linear part of f₀ is a multiple of the row"
-        " of W"
-        " that the step moves, so the step first takes that row away (and beyond its length turns it round) where the formula"
-        " adds"
-        f" a new direction; with that term λ₁ is met within {kept['λ₁']:.1%}"
+        f"with f₀ kept the naive formula exceeds λ₁ by {min(exceeding):.0%} to {max(exceeding):.0%}: the linear part of f₀ is"
+        " a multiple of the row of W that the step moves, so the step first takes that row away (and beyond its length turns"
+        f" it round) where the formula adds a new direction; with that term λ₁ is met within {kept['λ₁']:.1%}"
     )
     return Reading(measured, all(holds.values()), note, seeds=len(seeds))
 
@@ -176,14 +155,12 @@ def _transition(config: Any, record: Record) -> Reading:
     "Figure 20d",
     "with a spike the first vectors of CK and NTK align with the labels",
     "|y·v₁|/‖y‖ > 0.7 at the largest step with a spike, < 0.3 at the smallest step",
+    needs=("rates", "start"),
 )
-def _labels(config: Any, record: Record) -> Reading:
-    if lacks := missing(record, "rates", "start"):
-        return lacking(*lacks)
+def kernels_align(config: Any, record: Record) -> Reading:
     runs = runs_of(record)
-    edge = edge_of(config)
     small = [one["alignment"] for one in runs if one["rate"] == min(config.rates)]
-    with_spike = [one for one in runs if one["top"]["weights"][0] > 1.1 * edge]
+    with_spike = [one for one in runs if one["top"]["weights"][0] > 1.1 * config.edge]
     if not with_spike or not small:
         return Reading({"networks with a spike": len(with_spike)}, False, "no network has a spike")
     largest = max(one["rate"] for one in with_spike)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,13 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
 from ntkscope.measures import early_time as early
-from ntkscope_papers.beaglehole_2024.alignment_reversing import AlignmentReversing, Networks, construction, one_balance
-from ntkscope_papers.beaglehole_2024.reversing_claims import READINGS, comparison, drop, read
+from ntkscope_papers.beaglehole_2024.alignment_reversing import FIRST, AlignmentReversing, comparison, drop
+from ntkscope_papers.framework import Run
 
-SMALL = replace(AlignmentReversing.at("smoke"), size=32, networks=3)
+READINGS = readings("alignment-reversing", "nfa-")
 
 
 class TestAlignmentReversing(ExperimentContract):
@@ -26,17 +25,19 @@ class TestAlignmentReversing(ExperimentContract):
 
 
 def test_one_balance_is_what_the_measures_say() -> None:
-    networks = Networks(SMALL, 0, torch.device("cpu"))
-    found = one_balance(SMALL, networks, "support", 0.5, 1)
+    config = AlignmentReversing(size=32, networks=3)
+    run = Run(config, None, torch.device("cpu"), None, 0, False)
+    found = config.one_balance(run, FIRST, 0.5, 1)
     assert len(found["observed"]) == 3
     assert all(0 < value <= 1 for value in found["observed"])
     drawn = early.drawn_moments(32, 32, draws=3, seed=0).values
-    assert networks.moments == pytest.approx(drawn, rel=1e-10)
+    assert run.data[1] == pytest.approx(drawn, rel=1e-10)
     assert 0 < found["predicted"] <= 1
 
 
 def test_the_construction_exists_with_enough_rows_only() -> None:
-    found = construction(0)
+    config = AlignmentReversing()
+    found = config.construction(Run(config, None, torch.device("cpu"), None, 0, False))
     assert found["enough rows"] < 1e-8
     assert found["rank of X₁ᵀX₁ over d, n = d"] == 0.25
     assert found["columns of V₂ over d, n = d"] == 0.75
@@ -77,15 +78,14 @@ def test_verdicts(
     tmp_path: Path, predicted: float, lowest: float, printed: float | None, match: bool, balance: bool
 ) -> None:
     record = _record(tmp_path, predicted, lowest, printed)
-    readings = read()
-    assert readings["match"](AlignmentReversing(), record).holds is match
-    assert readings["balance"](AlignmentReversing(), record).holds is balance
-    assert readings["identity"](AlignmentReversing(), record).holds is False
-    assert comparison(record, READINGS[0])["of"] == 30
-    assert drop(record, READINGS[0])["lowest at"] == ("0.1" if lowest < 0.8 else "0.5")
+    assert READINGS["fig3-match"](AlignmentReversing(), record).holds is match
+    assert READINGS["fig3-balance"](AlignmentReversing(), record).holds is balance
+    assert READINGS["appF-agop-identity"](AlignmentReversing(), record).holds is False
+    assert comparison(record, FIRST)["of"] == 30
+    assert drop(record, FIRST)["lowest at"] == ("0.1" if lowest < 0.8 else "0.5")
 
 
 def test_what_was_not_run_is_said(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="experiment", name="alignment-reversing")
-    for name, reading in read().items():
+    for name, reading in READINGS.items():
         assert reading(AlignmentReversing(), record).lacks, name

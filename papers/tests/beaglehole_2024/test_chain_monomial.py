@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
-from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
 from ntkscope_papers.beaglehole_2024.chain_monomial import ChainMonomial
-from ntkscope_papers.beaglehole_2024.feature_path import ChainTask
+from ntkscope_papers.framework import Run
 from ntkscope_papers.framework.intervals import interval
 
 READINGS = readings("chain-monomial", "nfa-")
@@ -35,8 +35,13 @@ def record_of(tmp_path: Path, **metrics: Any) -> ns.Record:
     return record
 
 
+def run_of(config: ChainMonomial, seed: int = 0) -> Run:
+    """For the legs that write no array."""
+    return Run(config, None, torch.device("cpu"), None, seed, False)
+
+
 def test_identities_hold_and_the_printed_ptk_is_off_by_n(tmp_path: Path) -> None:
-    found = definitions.identities(5)
+    found = ChainMonomial().identities(run_of(ChainMonomial(), 5))
     record = record_of(tmp_path, **{"definitions/identities": found})
     for name in ("index-convention", "nfm-agop-def", "agop-decomposition", "prop2", "identity-K"):
         assert READINGS[name](ChainMonomial(), record).holds, name
@@ -45,14 +50,15 @@ def test_identities_hold_and_the_printed_ptk_is_off_by_n(tmp_path: Path) -> None
 
 
 def test_a_ptk_without_its_factor_is_not_reproduced(tmp_path: Path) -> None:
-    found = definitions.identities(5)
+    found = ChainMonomial().identities(run_of(ChainMonomial(), 5))
     found["layers"]["layer1"]["printed / AGOP"] = 1.0
     record = record_of(tmp_path, **{"definitions/identities": found})
     assert not READINGS["agop-decomposition"](ChainMonomial(), record).holds
 
 
 def test_the_rank_of_the_egop_is_two_less_where_four_divides_r(tmp_path: Path) -> None:
-    found = definitions.chain_targets(0, 50_000)
+    config = ChainMonomial(samples=50_000)
+    found = config.targets(run_of(config))
     assert {r: rank for r, rank in found["ranks"].items() if rank != int(r)} == {"4": 2, "8": 6, "12": 10}
     found["r = 5"]["off, of samples"] = 0.005  # 400,000 samples reach it
     record = record_of(tmp_path, **{"definitions/targets": found})
@@ -64,16 +70,16 @@ def test_the_rank_of_the_egop_is_two_less_where_four_divides_r(tmp_path: Path) -
 
 
 def test_laws_of_the_correlation(tmp_path: Path) -> None:
-    record = record_of(tmp_path, **{"definitions/correlation": definitions.correlations(1)})
-    assert READINGS["rho-def"](ChainMonomial(), record).holds
+    config = ChainMonomial()
+    record = record_of(tmp_path, **{"definitions/correlation": config.laws_of_correlation(run_of(config, 1))})
+    assert READINGS["rho-def"](config, record).holds
 
 
 @pytest.mark.parametrize(("drawn", "holds"), [(0.04, True), (0.2, False)])
 def test_the_scale_is_a_variance(tmp_path: Path, drawn: float, holds: bool) -> None:
-    task = ChainTask(10, 8, 30, test_items=1)
-    found = definitions.initial_variances(task, drawn, [0, 1])
+    config = ChainMonomial(items=10, dimension=8, width=30, seeds=2, scale=drawn if holds else drawn**2)
+    found = config.start(run_of(config))
     if not holds:  # read as a standard deviation, the entries are too small
-        found = definitions.initial_variances(task, drawn**2, [0, 1])
         found["standard errors off"]["layer1"] = (found["variances"]["layer1"] / drawn - 1) / (2 / 480) ** 0.5
     record = record_of(tmp_path, **{"definitions/start": found})
     assert READINGS["init-scale"](ChainMonomial(), record).holds is holds

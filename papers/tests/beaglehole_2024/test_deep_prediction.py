@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
 from ntkscope.measures._expected_kernel import DUALS
-from ntkscope_papers.beaglehole_2024.deep_claims import read
-from ntkscope_papers.beaglehole_2024.deep_prediction import DeepPrediction, limits, linear_slope, one_decay
+from ntkscope_papers.beaglehole_2024.deep_prediction import DeepPrediction, linear_slope
 
+READINGS = readings("deep-prediction", "nfa-")
 CPU = torch.device("cpu")
 TWO = replace(DeepPrediction(), decays=(0.0, 1.0, 10.0), seeds=10)
 
@@ -29,7 +29,7 @@ class TestDeepPrediction(ExperimentContract):
 def test_wide_networks_follow_the_first_order() -> None:
     config = replace(DeepPrediction.at("smoke"), items=10, dimension=6)
     for activation in config.activations:
-        near, far = (one_decay(config, "chain-monomial", activation, w, 1.0, 0, CPU) for w in (2000, 5))
+        near, far = (config.one_decay("chain-monomial", activation, w, 1.0, 0, CPU) for w in (2000, 5))
         assert abs(near["observed"] - near["predicted"]) < 0.05
         assert near["predicted"] == far["predicted"]
 
@@ -45,7 +45,7 @@ def test_the_linear_slope_is_the_beginning_of_the_arc_cosine() -> None:
 
 
 def test_spectra_at_both_ends() -> None:
-    found = limits(5)
+    found = DeepPrediction(dimension=5).spectrum(None)
     assert found["alpha 0"] == [0.5, 0.5]
     assert found["alpha infinite"] == [0.5, 0.0]
 
@@ -64,27 +64,26 @@ def _record(tmp_path: Path, *, depth: float, small: float, large: float, relu: f
                         made = {"predicted, this width": rho, "predicted, linear slope": rho - error}
                         curve[f"{a:g}"] = {"observed": rho, "predicted": rho - error - jitter, **made}
                     record.put(**{f"{task}/{activation}/{width}/{seed}": {"seconds": 1.0, "decays": curve}})
-    record.put(spectrum={"seconds": 0.0, **limits(4)})
+    record.put(spectrum={"seconds": 0.0, **DeepPrediction(dimension=4).spectrum(None)})
     return record
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({}, {"dip": True, "width": True, "relu": True, "spectrum": True}),
-        ({"depth": 0.02}, {"dip": False}),
-        ({"large": 0.3}, {"width": False, "relu": False}),
-        ({"relu": 0.001}, {"relu": False}),
+        ({}, {"fig6-dip": True, "fig6-width": True, "fig6-relu": True, "appC-spectrum": True}),
+        ({"depth": 0.02}, {"fig6-dip": False}),
+        ({"large": 0.3}, {"fig6-width": False, "fig6-relu": False}),
+        ({"relu": 0.001}, {"fig6-relu": False}),
     ],
 )
 def test_verdicts(tmp_path: Path, change: dict[str, float], expected: dict[str, bool]) -> None:
     record = _record(tmp_path, **{"depth": 0.2, "small": 0.1, "large": 0.02, "relu": 0.05, **change})
-    readings = read()
     for name, holds in expected.items():
-        assert readings[name](TWO, record).holds is holds, name
+        assert READINGS[name](TWO, record).holds is holds, name
 
 
 def test_what_was_not_run_is_said(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="experiment", name="deep-prediction")
-    for name, reading in read().items():
+    for name, reading in READINGS.items():
         assert reading(TWO, record).lacks, name

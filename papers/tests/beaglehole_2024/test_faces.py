@@ -15,6 +15,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Part
 from ntkscope_papers.beaglehole_2024 import faces
+from ntkscope_papers.framework import Run
 
 READINGS = readings("faces", "nfa-fig9-")
 
@@ -40,8 +41,9 @@ def test_balanced_parts_have_as_many_of_either_label() -> None:
 
 def test_the_pearson_form_is_numpys(tmp_path: Path) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="faces")
-    record.put(definition=faces.definition(0))
-    assert READINGS["nfa-pearson-def"](faces.Faces(), record).holds
+    config = faces.Faces()
+    record.put(definition=config.definition(Run(config, record, torch.device("cpu"), None, 0, False)))
+    assert READINGS["nfa-pearson-def"](config, record).holds
 
 
 def test_diagonals_are_those_of_the_matrices() -> None:

@@ -11,13 +11,12 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
-from ntkscope_papers.beaglehole_2024 import centering_claims as claims
 from ntkscope_papers.beaglehole_2024.feature_runs import array_of, columns, key_of
-from ntkscope_papers.beaglehole_2024.nfa_centerings import NFACenterings, expanded, whole_loss
+from ntkscope_papers.beaglehole_2024.nfa_centerings import NFACenterings
+from ntkscope_papers.framework import Run
 
 READINGS = readings("nfa-centerings", "nfa-")
 
-CPU = torch.device("cpu")
 SCALES = (0.01, 1.0)
 
 
@@ -28,23 +27,28 @@ class TestNFACenterings(ExperimentContract):
     identities = ("nfa-centred-in-numerator",)
 
 
-def test_the_sixteen_terms_add_up() -> None:
-    config = NFACenterings(items=16, dimension=6, width=8, test_items=4, scales=SCALES, steps=30, lr=0.2)
-    for one in expanded(config, [0, 1], CPU)["scales"].values():
+def run_of(tmp_path: Path, config: NFACenterings) -> Run:
+    record = ns.Record.create(tmp_path / "run", kind="experiment", name="nfa-centerings")
+    return Run(config, record, torch.device("cpu"), None, 0, False)
+
+
+def test_the_sixteen_terms_add_up(tmp_path: Path) -> None:
+    config = NFACenterings(items=16, dimension=6, width=8, test_items=4, scales=SCALES, steps=30, lr=0.2, seeds=2)
+    for one in config.expansion(run_of(tmp_path, config))["scales"].values():
         assert max(one["gap"].values()) < 1e-12
         assert one["terms"] == 16
 
 
-def test_without_the_half_the_first_steps_move_more() -> None:
-    config = NFACenterings(items=64, dimension=10, width=32, test_items=4, scales=SCALES)
-    found = whole_loss(config, [0, 1], CPU)["losses"]
+def test_without_the_half_the_first_steps_move_more(tmp_path: Path) -> None:
+    config = NFACenterings(items=64, dimension=10, width=32, test_items=4, scales=SCALES, seeds=2)
+    found = config.whole_loss(run_of(tmp_path, config))["losses"]
     assert np.mean(found["MSE"]["ratio"]) > np.mean(found["½·MSE"]["ratio"])
 
 
 def record_of(tmp_path: Path, ratios: dict[float, tuple[float, float]], tangents: tuple[float, float]) -> ns.Record:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="nfa-centerings")
     noise = np.random.default_rng(0).normal(size=(10, 1)) * 0.01
-    for spectrum in claims.SPECTRA:
+    for spectrum in NFACenterings.spectra:
         for scale, (first, last) in ratios.items():
             ratio = np.array([[np.nan, first, first, last]]) + noise
             tangent = np.array([[np.nan, tangents[0], tangents[0], tangents[1]]]) + noise

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
+from ntkscope.measures.feature_ansatz import double_centred_ratio
 from ntkscope_papers.beaglehole_2024.feature_path import (
     LAYERS,
     SPECTRA,
@@ -24,7 +25,6 @@ from ntkscope_papers.beaglehole_2024.feature_path import (
     finals,
     follow,
     outputs_of,
-    ratio,
     tangents_of,
     weights_of,
 )
@@ -71,7 +71,7 @@ def test_paths_end_at_the_correlations_of_the_trained_networks() -> None:
         "weights": correlation("weights"),
         "tangents": correlation("tangents"),
         "both": correlation("both"),
-        "ratio": ratio,
+        "ratio": double_centred_ratio,
     }
     run = follow(task, 0.5, seeds, measures, lr=0.2, steps=12, every=5, device=CPU)
     assert run.steps == [0, 5, 10, 12]

@@ -12,10 +12,16 @@ from contracts.experiment import ExperimentContract
 from ntkscope import infinite
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.infinite import Conv, Dense, Erf, Flatten, Relu, serial
-from ntkscope_papers.im_2021.finite_vs_infinite import inputs_in_ball
+from ntkscope_papers.im_2021.finite_vs_infinite import Task, inputs_in_ball
 from ntkscope_papers.im_2021.review_formulas import EXAMPLE, normalisers, printed_ntk
-from ntkscope_papers.im_2021.wide import convolutional_network, dense_ntk, relu_network, sample_ntk, width_slope
-from ntkscope_papers.im_2021.wide_training import Task, descend
+from ntkscope_papers.im_2021.wide import (
+    convolutional_network,
+    dense_ntk,
+    descend,
+    relu_network,
+    sample_ntk,
+    width_slope,
+)
 
 
 class TestFiniteVsInfinite(ExperimentContract):
@@ -90,7 +96,7 @@ def test_a_slope_has_an_interval_that_covers_it() -> None:
 
 
 def test_training_ends_where_kernel_regression_does_when_the_network_is_linear() -> None:
-    task = Task.of(items=4, test_items=3, dimension=6, hidden=1, seed=0)
+    task = Task.of(4, 3, 6, hidden=1, seed=0)
     linear = infinite.finite(Dense(), (6,), 1, seed=0)
     torch.nn.init.zeros_(next(linear.parameters()))
     x, y = task.x.float(), task.y.float()
@@ -102,7 +108,7 @@ def test_training_ends_where_kernel_regression_does_when_the_network_is_linear()
 
 
 def test_training_that_does_not_end_says_so() -> None:
-    task = Task.of(items=4, test_items=1, dimension=6, hidden=1, seed=0)
+    task = Task.of(4, 1, 6, hidden=1, seed=0)
     model = infinite.finite(task.net, (6,), 16, seed=0)
     with pytest.raises(NumericalError, match="was left after 3 steps"):
         descend(model, task.x[:4].float(), task.y.float(), lr=1e-6, steps=3)

@@ -12,7 +12,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import UsageError
 from ntkscope_papers.im_2021.cube import low_degrees
-from ntkscope_papers.im_2021.optimal_depth import LEDGER, _clear, network, peaks
+from ntkscope_papers.im_2021.optimal_depth import LEDGER, clear, network, peaks
 
 
 @pytest.mark.guard
@@ -30,10 +30,10 @@ def test_the_ledgers_peaks_with_biases_to_degree_4() -> None:
 
 
 def test_differences_are_clear_or_not() -> None:
-    assert _clear(np.array([1.0, 1.1, 0.9]))
-    assert not _clear(np.array([1.0, -1.1, 0.3]))
-    assert not _clear(np.array([-1.0, -1.1]))
-    assert not _clear(np.array([1.0]))  # one subset says nothing about the spread
+    assert clear(np.array([1.0, 1.1, 0.9]))
+    assert not clear(np.array([1.0, -1.1, 0.3]))
+    assert not clear(np.array([-1.0, -1.1]))
+    assert not clear(np.array([1.0]))  # one subset says nothing about the spread
 
 
 def test_too_few_depths_are_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from contracts.experiment import ExperimentContract
 from ntkscope import infinite
 from ntkscope.infinite import Erf, Relu
 from ntkscope_papers.im_2021 import cube
-from ntkscope_papers.im_2021.simplicity_bias import ERF, RELU, erf_net, relu_net
+from ntkscope_papers.im_2021.simplicity_bias import ERF, RELU, network
 
 
 @pytest.mark.guard
@@ -25,13 +25,13 @@ class TestSimplicityBias(ExperimentContract):
 @pytest.mark.parametrize(("reading", "row"), list(RELU.items()))
 def test_the_ledgers_shares_of_degree_0(reading: str, row: tuple[float, int, dict[str, float]]) -> None:
     for short, kind in (("CK", "nngp"), ("NTK", "ntk")):
-        share = cube.low_degrees(relu_net(reading), 128, 0)[kind][0].item()
+        share = cube.low_degrees(network(f"relu {reading}"), 128, 0)[kind][0].item()
         assert share == pytest.approx(row[2][short], abs=1e-3)
 
 
 @pytest.mark.parametrize(("setting", "row"), list(ERF.items()))
 def test_the_ledgers_shares_of_degree_1(setting: str, row: tuple[float, int, dict[str, float]]) -> None:
-    found = cube.low_degrees(erf_net(setting), 128, 2)
+    found = cube.low_degrees(network(f"erf {setting}"), 128, 2)
     for short, value in row[2].items():
         share = found["nngp" if short == "CK" else "ntk"]
         assert share[1].item() == pytest.approx(value, abs=1e-3)
@@ -46,14 +46,14 @@ def test_low_degrees_are_those_of_all_digits(kind: str) -> None:
 
 
 def test_a_kernel_that_is_not_of_the_inner_product_is_told_apart() -> None:
-    K = infinite.kernel(relu_net("var2 one hidden"), cube.corners(4)).dense()
+    K = infinite.kernel(network("relu var2 one hidden"), cube.corners(4)).dense()
     good = cube.by_parity(K, 4)
     assert max(good["residual"], good["spread"]) < 1e-14
     assert good["multiplicity"] == [1, 4, 6, 4, 1]
     other = K.clone()
     other[0, 0] += 1
     assert cube.by_parity(other, 4)["residual"] > 1e-3
-    stretched = infinite.kernel(relu_net("var2 one hidden"), cube.corners(4) * torch.tensor([1.0, 2, 1, 1])).dense()
+    stretched = infinite.kernel(network("relu var2 one hidden"), cube.corners(4) * torch.tensor([1.0, 2, 1, 1])).dense()
     assert cube.by_parity(stretched, 4)["spread"] > 1e-3
 
 

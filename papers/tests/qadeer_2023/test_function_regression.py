@@ -11,11 +11,9 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.core import Record, RecordError, UsageError
-from ntkscope_papers.qadeer_2023.function_regression import Fits, FunctionRegression, Task, network
-from ntkscope_papers.qadeer_2023.instances import monotone_instances
-from ntkscope_papers.qadeer_2023.networks import Cell, Job, Machines, cells, columns, computing, in_blocks, joined
-from ntkscope_papers.qadeer_2023.regression_claims import judge
+from ntkscope.core import Record, RecordError
+from ntkscope_papers.qadeer_2023.function_regression import Fits, FunctionRegression, Task, monotone_instances, network
+from ntkscope_papers.qadeer_2023.networks import Cell, Machines, blocks, cells, columns, joined, members
 from ntkscope_papers.shared.theory import jacobian
 
 TINY = {
@@ -39,43 +37,29 @@ class TestFunctionRegression(ExperimentContract):
 
 @pytest.mark.guard
 def test_legs_fill_one_record(tmp_path: Path) -> None:
-    def leg(**options: object) -> Record:
-        return ns.run("function-regression", "smoke", out=tmp_path / "run", device="cpu", **{**TINY, **options})
+    def leg(network: str, **options: object) -> Record:
+        legs = [f"{what}/f1/{network}" for what in ("errors", "cutoffs", "evolution")]
+        return ns.run(
+            "function-regression", "smoke", out=tmp_path / "run", device="cpu", legs=legs, **{**TINY, **options}
+        )
 
-    first = leg(only=("tanh-128",))
-    verdicts = {claim.id: claim for claim in first.claims}
+    verdicts = {claim.id: claim for claim in leg("tanh-128").claims}
     assert verdicts["conjugate-fig3-separation"].measured is not None
     assert verdicts["conjugate-fig6-relu"].measured is None
-    assert "f1/relu-128" in verdicts["conjugate-fig6-relu"].note
+    assert '"errors/f1/relu-128/0-0"' in verdicts["conjugate-fig6-relu"].note
     trained = (tmp_path / "run/networks/f1-tanh-128.safetensors").stat().st_mtime_ns
-    second = leg(only=("relu-128",))
+    second = leg("relu-128")
     assert {claim.id: claim.measured is None for claim in second.claims}["conjugate-fig6-relu"] is False
     assert (tmp_path / "run/networks/f1-tanh-128.safetensors").stat().st_mtime_ns == trained
-    assert "only" not in second.config
     with pytest.raises(RecordError, match="another config"):
-        leg(only=("relu-128",), steps=9)
+        leg("relu-128", steps=9)
 
 
-def test_only_names_cells() -> None:
-    assert len(cells(["f1", "f2"], ["tanh-8"])) == 2
-    with pytest.raises(UsageError, match="f3"):
-        cells(["f1", "f2"], ["tanh-8"], ["f3"])
-
-
-def _double(job: int, members: range) -> dict[str, list[int]]:
-    return columns([{"value": job * i} for i in members])
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.guard)])
-def test_jobs_are_computed_once_and_in_order(workers: int, tmp_path: Path) -> None:
+def test_blocks_are_joined_in_the_order_of_their_networks(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="example")
-    record.put(**{"a/0-9": {"value": [-1] * 10}})
-    with record, computing(record, workers) as compute:
-        compute([*in_blocks("a", _double, 25, 3), Job("b", _double, (2, range(2)))])
-    assert joined(record, "a") == {"value": [-1] * 10 + [3 * i for i in range(10, 25)]}
-    assert record.metrics["b"]["value"] == [0, 2]
-    with pytest.raises(UsageError, match="workers=0"), computing(record, 0):
-        pass
+    for block in reversed(blocks(125)):
+        record.put(**{f"a/{block}": {"seconds": 0.1, **columns([{"value": 3 * i} for i in members(block)])}})
+    assert joined(record, "a") == {"value": [3 * i for i in range(125)]}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +67,7 @@ def fitted() -> tuple[Task, Machines, Fits]:
     config = FunctionRegression(intervals=8, depth=2)
     task, cell = Task(config, "f2"), Cell("f2", "tanh-6")
     machines = Machines(network(config, cell, 0), task.inputs, task.nodes)
-    return task, machines, Fits(task, machines.ntk(), machines.ck_features())
+    return task, machines, Fits.of(task, machines)
 
 
 def test_kernels_are_those_of_autograd(fitted: tuple[Task, Machines, Fits]) -> None:
@@ -160,8 +144,8 @@ def _record(tmp_path: Path, **changes: float) -> Record:
     ],
 )
 def test_checks_follow_the_numbers(changes: dict[str, float], fails: set[str], tmp_path: Path) -> None:
-    config = FunctionRegression(targets=("f1", "f2"))
-    claims = {claim.id: claim for claim in judge(config, _record(tmp_path, **changes), "")}
+    config = FunctionRegression(targets=("f1", "f2"), networks=5)
+    claims = {claim.id: claim for claim in config.judge(_record(tmp_path, **changes), "")}
     watched = ("fig3-separation", "fig3-ntk-ck-similar", "fig3-ckj-orders-better", "retrain-last-layer")
     assert {name for name in watched if claims[f"conjugate-{name}"].verdict == "not reproduced"} == fails
     assert claims["conjugate-fig6-relu"].verdict == "not testable here"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,19 +9,16 @@ from sklearn.linear_model import LogisticRegression as Linear
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.core import Record
 from ntkscope_papers.qadeer_2023.logistic_claims import LEAST_MARGIN
-from ntkscope_papers.qadeer_2023.logistic_fits import margin, plain_newton
-from ntkscope_papers.qadeer_2023.logistic_instances import corner_instances
 from ntkscope_papers.qadeer_2023.logistic_regression import (
     LogisticRegression,
     Task,
-    jobs,
-    log_odds,
-    network,
+    corner_instances,
+    margin,
     newton,
+    plain_newton,
 )
-from ntkscope_papers.qadeer_2023.networks import Cell, Machines, needed
+from ntkscope_papers.qadeer_2023.networks import Cell
 
 
 @pytest.mark.guard
@@ -71,11 +66,9 @@ def test_scores_are_positive_for_class_1() -> None:
     assert right["loss"] == pytest.approx(506 * np.log1p(np.exp(-9)))
     assert right["loss train"] == pytest.approx(96 * np.log1p(np.exp(-9)))
     assert task.measures(np.where(task.labels.ravel() == 1, -1.0, 1.0))["accuracy"] == 0
-    config, cell = LogisticRegression(), Cell("F2", "tanh-8")
-    model = network(config, cell, 0).double()
-    machines = Machines(model, task.inputs, task.nodes, log_odds)
+    machines = task.machines(Cell("F2", "tanh-8"))
     with torch.no_grad():
-        both = model(task.inputs)
+        both = machines.model(task.inputs)
     torch.testing.assert_close(machines.outputs(), both[:, 1] - both[:, 0])
     assert machines.ck_features().shape == (506, 9)
 
@@ -108,16 +101,3 @@ def test_newton_without_a_ridge_finds_the_minimum_where_there_is_one() -> None:
     scores = phi @ phi.T @ plain_newton(phi @ phi.T, apart)[0]
     assert ((scores > 0) == apart).all()
     assert np.abs(scores).max() > 30
-
-
-def test_networks_are_trained_as_far_as_results_need_them(tmp_path: Path) -> None:
-    record = Record.create(tmp_path / "run", kind="example")
-    made = jobs(LogisticRegression(networks=25, watched=4), Cell("F1", "tanh-8"), tmp_path, tmp_path)
-    assert needed(record, made) == 25
-    for job in made:
-        if job.key.startswith("runs/"):
-            record.put(**{job.key: {"seconds": 0.0}})
-    assert needed(record, made) == 4
-    for job in made:
-        record.put(**{job.key: {"seconds": 0.0}})
-    assert needed(record, made) == 0

@@ -12,11 +12,11 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
-from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.framework import Run
 from ntkscope_papers.wang_2023 import cnn_spectra as experiment
 from ntkscope_papers.wang_2023.cnn_spectra import CnnSpectra
 
-JUDGED = EXPERIMENTS["cnn-spectra"]
+CPU = torch.device("cpu")
 
 
 @pytest.mark.guard
@@ -25,18 +25,18 @@ class TestCnnSpectra(ExperimentContract):
     tiny = given(train_items=40, test_items=20, points=20, gd_steps=3, epochs=1, dimension=8, case_epochs=2)
 
 
-def test_the_spectrum_is_that_of_the_jacobians_gram() -> None:
+def test_the_spectrum_is_that_of_the_jacobians_gram(tmp_path: Path) -> None:
     config = CnnSpectra.at("smoke")
-    split = experiment.load(config, None)
-    model, x = experiment.build(config, split, 0), split.train.x[:12]
+    split = config.prepare(Run(config, made_up(tmp_path / "run"), CPU, None, 0, False))
+    model, x = config.build(split, 0), split.train.x[:12]
     rows = []
-    double = experiment.build(config, split, 0).double()
+    double = config.build(split, 0).double()
     for item in x.double():
         gradients = torch.autograd.grad(double(item[None])[0, 0], list(double.parameters()))
         rows.append(torch.cat([g.flatten() for g in gradients]))
     J = torch.stack(rows)
     expected = torch.linalg.eigvalsh(J @ J.T).flip(0).numpy()
-    found = experiment.spectrum(config, model, x, torch.device("cpu"))
+    found = config.spectrum(model, x, CPU)
     assert found == pytest.approx(expected, abs=1e-9 * expected[0])
     assert set(split.train.y.tolist()) == {-1.0, 1.0}
 
@@ -87,8 +87,8 @@ def made_up(folder: Path, **changes: Any) -> Record:
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), made_up(tmp_path / "good"), "")}
-    bad = {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), made_up(tmp_path / "bad", **changes), "")}
+    good = {c.id: c.verdict for c in CnnSpectra().judge(made_up(tmp_path / "good"), "")}
+    bad = {c.id: c.verdict for c in CnnSpectra().judge(made_up(tmp_path / "bad", **changes), "")}
     assert set(good.values()) == {"reproduced"}
     assert bad[f"spectra-{claim}"] == "not reproduced"
 
@@ -96,7 +96,7 @@ def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any]
 def test_steps_beyond_the_largest_stable_one_are_shown_and_not_judged(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run")
     record.put(**{"large-SGD/0": {"first over first": 0.2}})
-    claim = {c.id: c for c in JUDGED.judge(CnnSpectra(), record, "")}["spectra-top-eigenvalue-grows"]
+    claim = {c.id: c for c in CnnSpectra().judge(record, "")}["spectra-top-eigenvalue-grows"]
     assert claim.verdict == "reproduced"
     assert claim.measured["large-SGD"] == [0.2]
 
@@ -104,6 +104,5 @@ def test_steps_beyond_the_largest_stable_one_are_shown_and_not_judged(tmp_path: 
 def test_gradient_descent_may_shrink_its_first_eigenvalue(tmp_path: Path) -> None:
     """The statement is of SGD and Adam."""
     record = made_up(tmp_path / "run", **{"GD/0": {"first over first": 0.9}})
-    assert {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), record, "")}[
-        "spectra-top-eigenvalue-grows"
-    ] == "reproduced"
+    verdicts = {c.id: c.verdict for c in CnnSpectra().judge(record, "")}
+    assert verdicts["spectra-top-eigenvalue-grows"] == "reproduced"

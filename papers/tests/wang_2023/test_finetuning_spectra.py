@@ -123,7 +123,7 @@ def made_up(
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.note for c in experiment.judge(FinetuningSpectra(), made_up(tmp_path / "good"), "")}
-    bad = {c.id: c.note for c in experiment.judge(FinetuningSpectra(), made_up(tmp_path / "bad", **changes), "")}
+    good = {c.id: c.note for c in FinetuningSpectra().judge(made_up(tmp_path / "good"), "")}
+    bad = {c.id: c.note for c in FinetuningSpectra().judge(made_up(tmp_path / "bad", **changes), "")}
     assert all(note.startswith("the check holds") for note in good.values())
     assert bad[f"spectra-{claim}"].startswith("the check does not hold")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope_papers.wang_2023.heavy_tailed_start import HeavyTailedStart, starts
 from ntkscope_papers.wang_2023.teacher_spectra import hill
 
 
@@ -17,9 +19,10 @@ class TestHeavyTailedStart(ExperimentContract):
     tiny = given(items=100, width=90, dimension=60, test_items=30, most=20, adam_most=10)
 
 
-def test_cauchy_weights_have_heavier_spectra_than_gaussian_ones() -> None:
-    config = HeavyTailedStart(items=120, width=90, dimension=60, test_items=1)
-    found = starts(config, [0], torch.device("cpu"))
+def test_cauchy_weights_have_heavier_spectra_than_gaussian_ones(tmp_path: Path) -> None:
+    sizes = given(items=120, width=90, dimension=60, test_items=1, seeds=1)
+    record = ns.run("heavy-tailed-start", out=tmp_path / "run", device="cpu", legs=("start",), **sizes)
+    found = record.metrics["start"]
     gaussian, cauchy = found["normal"][0], found["cauchy"][0]
     assert cauchy["weights"]["top"][0] > 100 * gaussian["weights"]["top"][0]
     assert cauchy["weights"]["hill"] < gaussian["weights"]["hill"]

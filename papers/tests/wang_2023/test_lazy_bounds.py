@@ -14,9 +14,8 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
-from ntkscope_papers.wang_2023 import lazy_claims as claims
-from ntkscope_papers.wang_2023 import lazy_measurements as measurements
-from ntkscope_papers.wang_2023.lazy_bounds import LazyBounds
+from ntkscope_papers.wang_2023.lazy_bounds import LazyBounds, constants, threshold
+from ntkscope_papers.wang_2023.lazy_claims import CHANGES
 from ntkscope_papers.wang_2023.two_layer import Shape, descend, items_of, network
 
 CPU = torch.device("cpu")
@@ -63,16 +62,16 @@ def test_descent_is_gradient_descent_on_the_first_layer(scale: float) -> None:
 
 def test_the_largest_step_lies_between_two_that_were_tried() -> None:
     ok = np.array([True, True, False, True])
-    assert measurements._threshold(ok, [1.0, 2.0, 8.0, 9.0]) == pytest.approx(4.0)
-    assert measurements._threshold(np.array([True, True]), [1.0, 2.0]) is None
-    assert measurements._threshold(np.array([False, True]), [1.0, 2.0]) is None
+    assert threshold(ok, [1.0, 2.0, 8.0, 9.0]) == pytest.approx(4.0)
+    assert threshold(np.array([True, True]), [1.0, 2.0]) is None
+    assert threshold(np.array([False, True]), [1.0, 2.0]) is None
 
 
 def made_up(folder: Path, **changes: Any) -> Record:
     """A record in which every statement holds, with some results replaced: `key=(path, value)`."""
     config = LazyBounds()
-    record = Record.create(folder, kind="experiment", name="lazy-bounds", config={"sizes": list(config.sizes)})
-    rows: dict[str, Any] = {"constants": measurements.constants()}
+    record = Record.create(folder, kind="experiment", name="lazy-bounds")
+    rows: dict[str, Any] = {"constants": constants()}
     for d in config.dimensions:
         rows[f"least/{d}"] = {
             "sign": [0.2],
@@ -94,7 +93,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
         rows[f"stable/{n}"] = {"largest eigenvalue": [5.0], "falls": [1.0], "highest": [1.0] * 11, "left": [0.1] * 11}
         h, d = 3 * n // 4, n // 2
         same = {"weights": [1.0], "ck": [1.0], "ntk": [1.0], "loss": [1e-5]}
-        distances = {f"{name}, KS": [2 / n] for name in claims.CHANGES}
+        distances = {f"{name}, KS": [2 / n] for name in CHANGES}
         paths = {
             "path": [math.sqrt(h)],
             "start": [math.sqrt(h * d)],
@@ -138,11 +137,8 @@ def made_up(folder: Path, **changes: Any) -> Record:
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.verdict for c in ns.EXPERIMENTS["lazy-bounds"].judge(LazyBounds(), made_up(tmp_path / "good"), "")}
-    bad = {
-        c.id: c.verdict
-        for c in ns.EXPERIMENTS["lazy-bounds"].judge(LazyBounds(), made_up(tmp_path / "bad", **changes), "")
-    }
+    good = {c.id: c.verdict for c in LazyBounds().judge(made_up(tmp_path / "good"), "")}
+    bad = {c.id: c.verdict for c in LazyBounds().judge(made_up(tmp_path / "bad", **changes), "")}
     assert set(good.values()) == {"reproduced"}
     assert bad[f"spectra-{claim}"] == "not reproduced"
 

@@ -13,7 +13,7 @@ from contracts.experiment import ExperimentContract
 from ntkscope_papers.wang_2023.learning_rate_transition import LearningRateTransition, row_length, stepped, targets_of
 from ntkscope_papers.wang_2023.teacher import Student
 from ntkscope_papers.wang_2023.teacher_spectra import weight_spectrum
-from ntkscope_papers.wang_2023.transition_claims import bracket, edge_of, implied, near, spiked
+from ntkscope_papers.wang_2023.transition_claims import bracket, implied, near, spiked
 
 PAPER = LearningRateTransition()
 
@@ -55,8 +55,7 @@ def test_the_bracket_is_the_last_below_and_the_first_above() -> None:
 
 
 def test_only_networks_with_one_spike_are_held_to_it() -> None:
-    edge = edge_of(PAPER)
-    runs = [run(1, 4.93, 0.02), run(2, 7.2, 0.86), run(3, 9.0, 0.9, second=1.1 * edge)]
+    runs = [run(1, 4.93, 0.02), run(2, 7.2, 0.86), run(3, 9.0, 0.9, second=1.1 * PAPER.edge)]
     (found,) = spiked(PAPER, runs)
     assert found["implied"] == pytest.approx(0.87, abs=0.01)
 

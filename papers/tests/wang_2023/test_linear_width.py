@@ -10,16 +10,14 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
-from ntkscope_papers.wang_2023 import linear_width_claims as claims
-from ntkscope_papers.wang_2023 import linear_width_readings as read
+from contracts.experiment import ExperimentContract, readings
 from ntkscope_papers.wang_2023.linear_width import LinearWidth, bulk_distance
-from ntkscope_papers.wang_2023.linear_width_definitions import formulas
-from ntkscope_papers.wang_2023.linear_width_published import CLASSES, TABLE_8
-from ntkscope_papers.wang_2023.teacher import Case, Student, label_moments, table_case, train_case
+from ntkscope_papers.wang_2023.linear_width_claims import CLASSES, TABLE_8, key_of, mostly
+from ntkscope_papers.wang_2023.teacher import Case, Student, label_moments, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import alignments, beyond, spectra_of, weight_spectrum
 
 CPU = torch.device("cpu")
+JUDGED = readings("linear-width", "spectra-")
 SMALL = Student(items=60, width=30, dimension=20, test_items=40)
 
 
@@ -43,8 +41,7 @@ class TestLinearWidth(ExperimentContract):
 
 
 def test_the_rate_of_half_the_loss_is_half_the_step_of_the_whole() -> None:
-    gd = Case("gd", 4.0, None, halved=True, expected=1, most=1)
-    trained = train_case(SMALL, gd, [3], device=CPU)
+    trained = train_case(SMALL, Case("gd", 4.0, None, expected=1, most=1), [3], CPU)
     model = SMALL.network(3)
     part = trained.splits[0].train
     loss = (model(part.x)[:, 0] - part.y).square().sum() / (2 * len(part))  # Eq. 74
@@ -54,15 +51,16 @@ def test_the_rate_of_half_the_loss_is_half_the_step_of_the_whole() -> None:
 
 
 def test_members_stop_at_the_loss_they_are_trained_on() -> None:
-    case = table_case("case4", 0.05, 100, 4000, batch=32, adaptive_batch=60)
-    found = train_case(SMALL, case, [0, 1], device=CPU, threshold=1e-3).scores()
+    case = Case("adam", 0.05, 60, expected=100, most=4000, threshold=1e-3)
+    found = train_case(SMALL, case, [0, 1], CPU).scores()
     assert all(one["train_mse"] <= 2.1e-3 and one["steps"] < 4000 for one in found)
     assert all(one["not_odd"] < 1e-5 for one in found)
     assert all(one["test_error"] == pytest.approx((1 - one["r2"]) * one["variance"]) for one in found)
 
 
-def test_formulas_hold_and_the_printed_one_does_not() -> None:
-    found = formulas(5)
+def test_formulas_hold_and_the_printed_one_does_not(tmp_path: Path) -> None:
+    record = ns.run("linear-width", out=tmp_path / "run", device="cpu", seed=5, legs=("definitions/formulas",))
+    found = record.metrics["definitions/formulas"]
     assert found["ck"] < 1e-12
     assert found["ntk"] < 1e-10
     assert found["gradient"] < 1e-10
@@ -112,7 +110,7 @@ def record_of(tmp_path: Path, rows: dict[str, dict[str, float]], **more: Any) ->
     for case, row in rows.items():
         variance = row["test_error"] / (1 - row["r2"])
         told = {**row, "variance": variance, "train_mse": 1e-6, "steps": 10, "diverged": False, "not_odd": 0.0}
-        record.put(**{read.key_of(case): {"members": [told] * 5, "moments": []}})
+        record.put(**{key_of(case): {"members": [told] * 5, "moments": []}})
     record.put(**more)
     return record
 
@@ -121,17 +119,17 @@ def test_the_published_rows_reproduce_and_their_order_is_seen(tmp_path: Path) ->
     record = record_of(tmp_path, TABLE_8)
     config = LinearWidth()
     for case in ("case1", "lazy"):
-        assert claims.READINGS[f"table8-{case}"](config, record).holds
-    assert claims.READINGS["table8-order"](config, record).holds
-    assert claims.READINGS["large-step-helps"](config, record).holds
-    missing = claims.READINGS["tau-zero"](config, record)
+        assert JUDGED[f"table8-{case}"](config, record).holds
+    assert JUDGED["table8-order"](config, record).holds
+    assert JUDGED["large-step-helps"](config, record).holds
+    missing = JUDGED["tau-zero"](config, record)
     assert missing.measured is None
     assert "tau-zero/case1" in missing.lacks
 
 
 def test_each_number_of_case_2_is_judged(tmp_path: Path) -> None:
     record = record_of(tmp_path, {"case2": {"r2": 0.66, "test_error": 0.34}})
-    reading = claims.READINGS["table8-case2"](LinearWidth(), record)
+    reading = JUDGED["table8-case2"](LinearWidth(), record)
     assert not reading.holds
     assert "R² fails, error holds" in reading.note
     assert "contradict" in reading.note
@@ -139,9 +137,9 @@ def test_each_number_of_case_2_is_judged(tmp_path: Path) -> None:
 
 def test_another_order_is_not_reproduced(tmp_path: Path) -> None:
     swapped = {**TABLE_8, "lazy": TABLE_8["case4"], "case4": TABLE_8["lazy"]}
-    assert not claims.READINGS["table8-order"](LinearWidth(), record_of(tmp_path, swapped)).holds
+    assert not JUDGED["table8-order"](LinearWidth(), record_of(tmp_path, swapped)).holds
 
 
 @pytest.mark.parametrize(("most", "holds"), [(4, True), (3, False)])
 def test_a_class_must_be_that_of_most_seeds(most: int, holds: bool) -> None:
-    assert read.mostly({"heavy tail": most, "undecided": 5 - most}, CLASSES["case4"]) is holds
+    assert mostly({"heavy tail": most, "undecided": 5 - most}, CLASSES["case4"]) is holds

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.data.index_teacher import orthonormal_directions
-from ntkscope_papers.wang_2023.multiple_index import MultipleIndex, followed
 from ntkscope_papers.wang_2023.teacher_spectra import outlier_overlap
 
 
@@ -41,8 +43,8 @@ def test_planted_directions_are_found_and_others_are_at_chance() -> None:
 
 
 @pytest.mark.nightly
-def test_a_student_that_is_not_odd_finds_every_direction() -> None:
-    config = MultipleIndex(
+def test_a_student_that_is_not_odd_finds_every_direction(tmp_path: Path) -> None:
+    sizes = given(
         seeds=1,
         test_items=500,
         directions=3,
@@ -51,5 +53,6 @@ def test_a_student_that_is_not_odd_finds_every_direction() -> None:
         control_width=120,
         control_steps=600,
     )
-    (member,) = followed(config, "control", [0], torch.device("cpu"))["members"]
+    record = ns.run("multiple-index", "paper", out=tmp_path / "run", device="cpu", legs=("control",), **sizes)
+    (member,) = record.metrics["control"]["members"]
     assert min(member["cos2"]) > 0.85
