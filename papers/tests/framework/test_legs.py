@@ -65,8 +65,6 @@ def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments
         ns.run(
             "effective-rank", "smoke", out=tmp_path / "x", gather_from=[tmp_path / "one"], **{**OPTIONS, "items": 11}
         )
-    with pytest.raises(UsageError, match="does not run in legs"):
-        ns.run("simplicity-bias", "smoke", out=tmp_path / "y", gather_from=[tmp_path / "one"])
 
 
 def test_a_memory_budget_does_not_keep_records_apart_and_is_listed(tmp_path: Path) -> None:
