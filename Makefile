@@ -76,7 +76,7 @@ SHAPED := tests/linalg tests/kernels/test_trace.py tests/kernels/test_conjugate.
 	tests/machines tests/explain tests/surrogates/test_ridge_loo.py tests/training/test_training_ensemble.py
 
 guard: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --durations=40 -m "guard and not long" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --durations=40 -m "guard and not long" tests papers
 
 nightly: $(VENV)/installed-test
 	HYPOTHESIS_PROFILE=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m nightly
