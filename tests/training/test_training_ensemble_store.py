@@ -100,6 +100,7 @@ fit_ensemble(small_net, classes_part(), seeds=3, lr=[0.01, 0.02, 0.05], optimize
 
 
 @pytest.mark.guard
+@pytest.mark.long
 def test_a_process_that_is_killed_continues_to_the_same_bits(tmp_path: Path) -> None:
     path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
     command = [sys.executable, "-c", SCRIPT.format(path=path)]
