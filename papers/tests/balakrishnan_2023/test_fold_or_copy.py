@@ -13,18 +13,13 @@ import pytest
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record, UsageError
-from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.balakrishnan_2023.orthants import fold_or_copy as experiment
 from ntkscope_papers.balakrishnan_2023.orthants.data import arm_data
-from ntkscope_papers.balakrishnan_2023.orthants.fold_claims import effect_of
-from ntkscope_papers.balakrishnan_2023.orthants.fold_or_copy import FoldOrCopy
+from ntkscope_papers.balakrishnan_2023.orthants.fold_or_copy import FoldOrCopy, effect_of
 from ntkscope_papers.balakrishnan_2023.orthants.networks import OrthantNetworks
 from ntkscope_papers.balakrishnan_2023.orthants.orthant_symmetry import OrthantSymmetry
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import planted_answers, planted_effects, swap_effect
 
 READINGS = readings("fold-or-copy")
-
-JUDGED = EXPERIMENTS["fold-or-copy"]
 
 
 @pytest.mark.guard
@@ -124,14 +119,14 @@ def made_up(folder: Path, change: Change | None = None) -> Record:
 
 
 def test_statements_hold_in_made_up_records_that_fit_them(tmp_path: Path) -> None:
-    claims = {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "good"), "")}
+    claims = {claim.id: claim.verdict for claim in CONFIG.judge(made_up(tmp_path / "good"), "")}
     assert claims.pop("own-networks-copy") == "not reproduced"
     assert set(claims.values()) == {"reproduced"}
 
     def copies(rows: dict[str, Any]) -> None:
         rows["swaps/3"]["near"] = arm(0.3, 0.9)
 
-    claims = {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "copies", copies), "")}
+    claims = {claim.id: claim.verdict for claim in CONFIG.judge(made_up(tmp_path / "copies", copies), "")}
     assert claims["own-networks-copy"] == "reproduced"
     assert claims["own-depth-3-folds"] == "not reproduced"
 
@@ -183,7 +178,7 @@ def test_a_verdict_follows_what_was_measured(claim: str, change: Change, tmp_pat
 
 def test_missing_depths_name_the_command(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run", lambda rows: rows.pop("swaps/4"))
-    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
+    claims = {claim.id: claim for claim in CONFIG.judge(record, "")}
     assert claims["own-networks-copy"].verdict == "not testable here"
     assert '"swaps/4"' in claims["own-copying-grows-with-depth"].note
     assert claims["own-depth-3-folds"].verdict == "reproduced"
@@ -197,5 +192,5 @@ def test_figures_of_a_whole_record(tmp_path: Path) -> None:
             rows[f"swaps/{depth}"]["folding"] = [{"empty": [1.0, *[0.5] * 7], "all": [1.0, *[None] * 7]}]
 
     record = made_up(tmp_path / "run", whole)
-    assert set(experiment.draw(record)) == {"planted", "swaps", "mirror-images", "attribution"}
+    assert set(CONFIG.draw(record)) == {"planted", "swaps", "mirror-images", "attribution"}
     assert effect_of(record.metrics["swaps/4"]).mean == pytest.approx(0.6)

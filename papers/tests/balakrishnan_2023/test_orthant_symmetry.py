@@ -12,18 +12,16 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record, UsageError
-from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.balakrishnan_2023.orthants import networks as store
-from ntkscope_papers.balakrishnan_2023.orthants import orthant_symmetry as experiment
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import implied_counts, recovered_counts
-from ntkscope_papers.balakrishnan_2023.orthants.claims import READINGS
-from ntkscope_papers.balakrishnan_2023.orthants.networks import Run, logits, networks
+from ntkscope_papers.balakrishnan_2023.orthants.networks import logits
 from ntkscope_papers.balakrishnan_2023.orthants.orthant_symmetry import OrthantSymmetry
 from ntkscope_papers.balakrishnan_2023.orthants.readings import DEPTHS, shown_orthants
+from ntkscope_papers.framework import Run
 
-JUDGED = EXPERIMENTS["orthant-symmetry"]
+READINGS = readings("orthant-symmetry")
 SMALL = given(
     depths=(1, 3),
     widths=(8,),
@@ -68,9 +66,14 @@ def test_table_2_has_wilson_centres() -> None:
 def a_run(folder: Path, **changes: Any) -> Run:
     sizes = {"dimension": 4, "per_class": 10, "test_per_class": 5, "widths": (4,), "rates": (1e-2,), "decays": (0.0,)}
     config = OrthantSymmetry(**{**sizes, "folds": 2, "grid_epochs": 1, "epochs": 2, "seeds": 2, **changes})
-    settings = {name: getattr(config, name) for name in vars(config) if name not in ("legs", "networks_from")}
-    record = Record.create(folder, kind="experiment", name="orthant-symmetry", config=settings, seeds={"seed": 0})
-    return Run(config, record, 0, torch.device("cpu"))
+    settings, seeds = config.settings(), {"seed": 0}
+    record = Record.create(folder, kind="experiment", name="orthant-symmetry", config=settings, seeds=seeds)
+    return Run(config, record, torch.device("cpu"), None, 0, progress=False)
+
+
+def networks(run: Run, depth: int, arms: tuple[str, ...]) -> dict[str, list[torch.nn.Module]]:
+    assert isinstance(run.experiment, OrthantSymmetry)
+    return run.experiment.networks(run, depth, *arms)
 
 
 @pytest.mark.guard
@@ -153,7 +156,7 @@ RADII = np.arange(5, 26) / 10
 def good() -> dict[str, Any]:
     """Results in which every published statement holds."""
     rows: dict[str, Any] = {
-        "arithmetic": experiment.arithmetic(),
+        "arithmetic": {"implied n": implied_counts(), "wilson": recovered_counts()},
         "data": {
             "train": 25400,
             "test": 25600,
@@ -215,7 +218,7 @@ CONFIG = OrthantSymmetry()
 
 
 def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
-    claims = list(JUDGED.judge(CONFIG, made_up(tmp_path / "good"), ""))
+    claims = list(CONFIG.judge(made_up(tmp_path / "good"), ""))
     assert len(claims) == 32
     assert {claim.id: claim.note for claim in claims if claim.verdict != "reproduced"} == {}
 
@@ -224,7 +227,7 @@ def test_figures_are_drawn_of_a_whole_record(tmp_path: Path) -> None:
     record = made_up(tmp_path / "good")
     one = [{"dense": {"0": 1.0}, "sparse": {"1": 0.9}, "empty": {"1": 0.6, "2": 0.5}}]
     record.put(**{"coverage/1/8": {"seconds": 1.0, "scattered": one, "gathered": one}})
-    assert set(experiment.draw(record)) >= {"figure1", "table1", "table2", "profiles", "figure2-depth3", "coverage"}
+    assert set(CONFIG.draw(record)) >= {"figure1", "table1", "table2", "profiles", "figure2-depth3", "coverage"}
 
 
 def networks_set(depth: int, name: str, value: Any) -> Change:
@@ -348,7 +351,7 @@ def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command(tmp_path: Pa
         rows["networks/1"]["networks"] = rows["networks/1"]["networks"][:2]
         del rows["networks/5"], rows["definition"]
 
-    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "run", fewer), "")}
+    claims = {claim.id: claim for claim in CONFIG.judge(made_up(tmp_path / "run", fewer), "")}
     assert claims["relu-t1-1nn"].verdict == "stand-in"
     assert claims["relu-t1-5nn"].verdict == "not testable here"
     assert '"networks/5"' in claims["relu-deep-nets-chance"].note

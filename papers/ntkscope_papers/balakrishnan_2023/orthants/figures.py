@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, ticker
+from matplotlib.figure import Figure
 
 from ntkscope.core import Record
 from ntkscope.data.orthant_shells import orthant_shells
@@ -30,25 +31,15 @@ TITLES = {"empty": "empty orthant", "neighbour": "a neighbour", "other": "anothe
 KINDS = {"dense": "o", "sparse": "^", "empty": "s"}
 
 
-def draw(record: Record) -> dict[str, Any]:
-    """What the record has so far."""
-    found = {"figure1": figure_1()}
-    depths = [depth for depth in record.config["depths"] if networks_of(record, depth)]
-    if depths:
-        found["table1"] = table_1(record, depths)
-        found["table2"] = table_2(record, depths)
-    drawn = [depth for depth in depths if array_of(record, f"profile-{depth}") in record.arrays]
-    if drawn:
-        found["profiles"] = profiles(record, drawn)
-    for depth in drawn:
-        found[f"figure2-depth{depth}"] = figure_2(record, depth)
-    covered = {d: rows for d in record.config["depths"] if (rows := _covered(record, d))}
-    if covered:
-        found["coverage"] = coverage(covered)
-    return found
+def _measured(config: Any, record: Record) -> list[int]:
+    return [depth for depth in config.depths if networks_of(record, depth)]
 
 
-def figure_1() -> Any:
+def _profiled(config: Any, record: Record) -> list[int]:
+    return [depth for depth in _measured(config, record) if array_of(record, f"profile-{depth}") in record.arrays]
+
+
+def figure_1(config: Any, record: Record) -> dict[str, Figure]:
     """The data in two and three dimensions, faded where training has none."""
     figure, (flat, _) = drawing.canvas(1, 2, width=4.6, height=4.4)
     figure.delaxes(figure.axes[1])
@@ -63,11 +54,13 @@ def figure_1() -> Any:
                 axis.scatter(*points, s=6, alpha=alpha, color=CLASSES[label], linewidths=0)
         axis.set_aspect("equal")
         axis.set_title(f"{dimension} dimensions")
-    return figure
+    return {"figure1": figure}
 
 
-def table_1(record: Record, depths: list[int]) -> Any:
+def table_1(config: Any, record: Record) -> dict[str, Figure]:
     """Accuracies of every seed, and those printed."""
+    if not (depths := _measured(config, record)):
+        return {}
     figure, axes = drawing.canvas(1, 2, width=6.4)
     groups: list[tuple[str, list[Any], int]] = [
         (title, list(machines_of(record, name).values()), 3)
@@ -93,11 +86,13 @@ def table_1(record: Record, depths: list[int]) -> Any:
             title=f"{column} orthant{'s' if column == 'remaining' else ''}; printed: black",
             y="accuracy, one point per seed",
         )
-    return figure
+    return {"table1": figure}
 
 
-def table_2(record: Record, depths: list[int]) -> Any:
+def table_2(config: Any, record: Record) -> dict[str, Figure]:
     """Match fractions before and after training."""
+    if not (depths := _measured(config, record)):
+        return {}
     figure, axes = drawing.canvas(1, 2, width=4.8)
     for axis, label in zip(axes, (0, 1)):
         for k, moment in enumerate(("initial", "final")):
@@ -119,10 +114,14 @@ def table_2(record: Record, depths: list[int]) -> Any:
         drawing.label(axis, title=f"class {label}", x="hidden layers")
         axis.set_ylim(-0.05, 1.05)
     drawing.label(axes[0], y="nearest training point has the same class", legend=True)
-    return figure
+    return {"table2": figure}
 
 
-def figure_2(record: Record, depth: int) -> Any:
+def figure_2(config: Any, record: Record) -> dict[str, Figure]:
+    return {f"figure2-depth{depth}": _radial_curves(record, depth) for depth in _profiled(config, record)}
+
+
+def _radial_curves(record: Record, depth: int) -> Figure:
     """Radial curves in three orthants: thin lines are seeds, thick ones their means."""
     figure, axes = drawing.canvas(1, 3, width=4.0)
     radii = radii_probed().numpy()
@@ -141,8 +140,10 @@ def figure_2(record: Record, depth: int) -> Any:
     return figure
 
 
-def profiles(record: Record, depths: list[int]) -> Any:
+def profiles(config: Any, record: Record) -> dict[str, Figure]:
     """Mean probability over the radius in all orthants, by how many signs they are from the empty one."""
+    if not (depths := _profiled(config, record)):
+        return {}
     figure, axes = drawing.canvas(1, len(depths), width=3.4)
     radii, shades = radii_probed().numpy(), colormaps["viridis"]
     for axis, depth in zip(axes, depths):
@@ -155,22 +156,23 @@ def profiles(record: Record, depths: list[int]) -> Any:
         axis.set_ylim(-0.02, 1.02)
     axes[0].set_ylabel("mean probability of class 1")
     axes[-1].legend()
-    return figure
+    return {"profiles": figure}
 
 
-def _covered(record: Record, depth: int) -> dict[int, Any]:
+def _covered(config: Any, record: Record, depth: int) -> dict[int, Any]:
     """Results by the number of empty orthants; with one, those of the main networks."""
-    counts = record.config["empties"]
-    found = {n: row for n in counts if (row := record.metrics.get(f"coverage/{depth}/{n}")) is not None}
+    found = {n: row for n in config.empties if (row := record.metrics.get(f"coverage/{depth}/{n}")) is not None}
     one = [{"dense": {"0": row["remaining"]}, "empty": {"1": row["empty"]}} for row in networks_of(record, depth)]
     return {1: {"scattered": one, "gathered": one}, **found} if found and one else found
 
 
-def coverage(covered: dict[int, dict[int, Any]]) -> Any:
+def coverage(config: Any, record: Record) -> dict[str, Figure]:
     """Accuracy by distance from the nearest dense orthant: rows of panels by arrangement, columns by depth."""
-    arrangements = ("scattered", "gathered")
+    covered = {depth: results for depth in config.depths if (results := _covered(config, record, depth))}
+    if not covered:
+        return {}
     figure, axes = drawing.canvas(2, len(covered), width=3.2, height=3.0)
-    for row, arrangement in enumerate(arrangements):
+    for row, arrangement in enumerate(("scattered", "gathered")):
         for column, (depth, results) in enumerate(covered.items()):
             axis = axes[row * len(covered) + column]
             for k, (empties, result) in enumerate(results.items()):
@@ -185,4 +187,4 @@ def coverage(covered: dict[int, dict[int, Any]]) -> Any:
             drawing.label(axis, title=f"depth {depth}, {arrangement}", x="signs from a dense orthant")
             axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     drawing.label(axes[0], y="accuracy: ○ dense, △ sparse, □ empty", legend=True)
-    return figure
+    return {"coverage": figure}

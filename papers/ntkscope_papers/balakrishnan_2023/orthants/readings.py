@@ -27,25 +27,23 @@ def networks_of(record: Record, depth: int) -> Rows:
 
 
 def machines_of(record: Record, name: str) -> dict[int, Mapping[str, Any]]:
-    """The machines under `svm/NAME/`, by seed."""
+    """The machines under `svm/NAME/`, by the number of the seed."""
     return {int(seed): row for seed, row in under(record, f"svm/{name}/").items() if seed.isdigit()}
 
 
-def tangent_of(record: Record, depth: int, reading: str, kind: str = "ntk") -> dict[int, Mapping[str, Any]]:
-    return {seed: row[reading] for seed, row in _tangents(record, depth, kind).items()}
+def tangent_of(record: Record, depth: int, reading: str) -> dict[int, Mapping[str, Any]]:
+    return {seed: row[reading] for seed, row in _tangents(record, depth).items()}
 
 
-def _tangents(record: Record, depth: int, kind: str = "ntk") -> dict[int, Mapping[str, Any]]:
+def _tangents(record: Record, depth: int) -> dict[int, Mapping[str, Any]]:
     """Those of the authors' networks, if they were fitted."""
-    return (machines_of(record, f"{AUTHORS}/{depth}") if kind == "ntk" else {}) or machines_of(
-        record, f"{kind}/{depth}"
-    )
+    return machines_of(record, f"{AUTHORS}/{depth}") or machines_of(record, f"ntk/{depth}")
 
 
 def networks_fitted(record: Record, depth: int) -> dict[int, Mapping[str, Any]]:
-    """The networks whose tangent machines were fitted, by seed; of records whose machines do not name theirs, those of the
-    same seed."""
-    by_seed = {row["seed"]: row for row in networks_of(record, depth)}
+    """The networks whose tangent machines were fitted, by the number of the seed; of records whose machines do not name
+    theirs, those of the same number."""
+    by_seed = dict(enumerate(networks_of(record, depth)))
     found = {seed: row.get("network", by_seed.get(seed)) for seed, row in _tangents(record, depth).items()}
     return {seed: row for seed, row in found.items() if row is not None}
 
@@ -57,10 +55,6 @@ def spread(rows: Rows) -> dict[str, dict[str, float]]:
 
 def told(found: Mapping[str, dict[str, float]]) -> dict[str, Any]:
     return {column: short(values) for column, values in found.items()}
-
-
-def means(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    return {column: values["mean"] for column, values in found.items()}
 
 
 def matches_of(rows: Rows, features: str = "hidden") -> dict[str, dict[str, float]]:
@@ -102,7 +96,8 @@ def machine_curves(record: Record, reading: str, depth: int = 3) -> np.ndarray |
     if not seeds:
         return None
     shares = [np.asarray(record.arrays[names[seed]], dtype=np.float64) for seed in seeds]
-    return np.stack([share[list(shown_orthants(len(share), seed))] for share, seed in zip(shares, seeds)])
+    first = dict(record.seeds).get("seed", 0)
+    return np.stack([share[list(shown_orthants(len(share), first + s))] for share, s in zip(shares, seeds)])
 
 
 def dip(curve: np.ndarray) -> dict[str, Any]:
