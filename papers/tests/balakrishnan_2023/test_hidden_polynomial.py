@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,12 +13,14 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope import data
+from ntkscope.core import Record
 from ntkscope.kernels import Tangent
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Start, first_step, learn
-from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, PolynomialRuns, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.hidden_polynomial import HiddenPolynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     Problem,
+    clean_problem,
     everything,
     fit_on_all,
     tangent_kernel,
@@ -26,14 +28,15 @@ from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     with_tangent_kernel,
 )
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
+    PolynomialRuns,
     Recipe,
     Trained,
     cosines,
     network,
     outputs,
     scores,
-    train,
 )
+from ntkscope_papers.framework import Run
 
 SIZES: Mapping[str, Any] = {"dimension": 5, "train": 40, "validation": 12, "test": 15}
 CPU = torch.device("cpu")
@@ -79,11 +82,11 @@ def small_runs(**changes: Any) -> HiddenPolynomial:
 
 def test_networks_train_and_come_back_from_their_file(tmp_path: Path) -> None:
     config, tasks = small_runs(), [Task("isotropic", 3, "raw"), Task("correlated", 4, "unit")]
-    inputs = Inputs(config, 0)
-    found = train(config, inputs, tasks, Recipe(6, follow=1), seed=0, device=CPU)
+    run = Run(config, cast(Record, None), CPU, None, 0, progress=False)
+    found = config.fit(run, tasks, Recipe(6, follow=1))
     assert found.moments == (0.0, 1.0, 2.0)
     assert found.aligned.shape == found.largest.shape == (4, 4)
-    x = inputs.draw("correlated", 1).x["test"]
+    x = run.data.draw("correlated", 1).x["test"]
     alone = found.member(3, network(5, 6, 0))(x)[:, 0].detach().double()
     torch.testing.assert_close(outputs(found.params, 3, x), alone, rtol=1e-5, atol=1e-6)
     found.save(tmp_path / "networks" / "a.safetensors")
@@ -109,9 +112,7 @@ def test_scatter_and_spread() -> None:
 def test_machines_learn_a_line_and_report_their_gap() -> None:
     config = PolynomialRuns(**{**SIZES, "train": 60, "select_items": 40, "C": (1.0, 1000.0), "gammas": (0.01, 10.0)})
     inputs, task = Inputs(config, 0), Task("isotropic", 1, "raw")
-    drawn = inputs.draw("isotropic", 0)
-    problem = Problem.of({name: drawn.clean(name, task) for name in PARTS}, drawn.v["test"], 1, CPU)
-    x = everything(drawn.x, CPU)
+    x, problem = clean_problem(inputs.draw("isotropic", 0), task, CPU)
     K = tangent_kernel(Tangent(network(5, 16, 0).double().eval(), dtype=torch.float64), x)
     assert float(K.diagonal().mean()) == pytest.approx(1)
     machines, gamma = with_gaussian_kernel(x, problem, config)

@@ -12,23 +12,19 @@ import torch
 
 from contracts.experiment import readings
 from ntkscope.core import Record, UsageError
-from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.balakrishnan_2023.polynomials import hidden_polynomial as experiment
-from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, PARTS, Inputs, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, PARTS, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.hidden_polynomial import HiddenPolynomial
-from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities
+from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities_of
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     SYMMETRIC,
     Results,
-    damian_key,
     kernels_key,
     networks_key,
     tasks_of,
 )
+from ntkscope_papers.framework import Run
 
 READINGS = readings("hidden-polynomial")
-
-JUDGED = EXPERIMENTS["hidden-polynomial"]
 CPU = torch.device("cpu")
 CONFIG = HiddenPolynomial(seeds=3, widths=(128, 512))
 FITTED = {"isotropic": 7, "correlated": 11, "direct": 18}
@@ -80,7 +76,7 @@ def machine_scores(task: Task) -> dict[str, Any]:
 
 def good() -> dict[str, Any]:
     """A record in which every published statement holds."""
-    rows: dict[str, Any] = {"identities": identities("equispaced", 0)}
+    rows: dict[str, Any] = {"identities": identities_of("equispaced", 0)}
     rows["identities"]["share of variance of the best line"]["7"] = [0.008]  # measured: 0.014, above the check
     for group in ("hidden", "direct"):
         for width in CONFIG.widths:
@@ -94,7 +90,7 @@ def good() -> dict[str, Any]:
         mse = network_scores(task, 512)["mse test"]
         models = {"algorithm": {"mse test": mse, "r2 test": [0.5] * 3}}
         models |= {name: {"mse test": mse} for name in ("symmetric start, ntk svr", "algorithm, ntk ridge")}
-        rows[damian_key(task.degree)] = {"largest |output| at the start": 0.0, "models": models}
+        rows[f"damian/{task.degree}"] = {"largest |output| at the start": 0.0, "models": models}
     return rows
 
 
@@ -218,12 +214,12 @@ def _ntk_far_better(rows: dict[str, Any]) -> None:
 
 
 def _start_not_zero(rows: dict[str, Any]) -> None:
-    rows[damian_key(5)]["largest |output| at the start"] = 1e-9
+    rows["damian/5"]["largest |output| at the start"] = 1e-9
 
 
 def _damian_better(rows: dict[str, Any]) -> None:
     for degree in CONFIG.isotropic:
-        rows[damian_key(degree)]["models"]["algorithm, ntk ridge"] = {"mse test": [3.0] * 3}
+        rows[f"damian/{degree}"]["models"]["algorithm, ntk ridge"] = {"mse test": [3.0] * 3}
 
 
 @pytest.mark.parametrize(
@@ -266,13 +262,13 @@ def test_a_verdict_follows_what_was_measured(
 def test_missing_legs_are_named_and_kernels_need_networks(rows: dict[str, Any]) -> None:
     gone = networks_key("hidden", 512, 1.0)
     record = made_up(rows, lambda rows: rows.pop(gone))
-    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
+    claims = {claim.id: claim for claim in CONFIG.judge(record, "")}
     assert claims["relu-fig3-fit"].verdict == "not testable here"
     assert f'"{gone}"' in claims["relu-fig3-fit"].note
     assert claims["relu-poly-data"].verdict == "reproduced"
-    run = experiment.Run(CONFIG, record, 0, CPU, Inputs(CONFIG, 0))
+    run = Run(CONFIG, record, CPU, None, 0, progress=False)
     with pytest.raises(UsageError, match="needs the networks of every width"):
-        experiment.machines(run, Task("isotropic", 3, "raw"))
+        CONFIG.machines(run, Task("isotropic", 3, "raw"))
 
 
 def test_a_degree_that_was_left_out_is_said(rows: dict[str, Any]) -> None:

@@ -12,20 +12,18 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
-from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.balakrishnan_2023.polynomials.data import Inputs, Task
-from ntkscope_papers.balakrishnan_2023.polynomials.mode_claims import (
+from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
+from ntkscope_papers.balakrishnan_2023.polynomials.networks import Recipe
+from ntkscope_papers.balakrishnan_2023.polynomials.training_modes import (
     MODES,
-    kernels_key,
+    VARIANTS,
+    TrainingModes,
     networks_key,
-    variants,
+    phases,
 )
-from ntkscope_papers.balakrishnan_2023.polynomials.networks import Recipe, train
-from ntkscope_papers.balakrishnan_2023.polynomials.training_modes import TrainingModes, phases
+from ntkscope_papers.framework import Run
 
 READINGS = readings("training-modes")
-
-JUDGED = EXPERIMENTS["training-modes"]
 
 
 @pytest.mark.guard
@@ -41,7 +39,7 @@ def test_only_what_is_frozen_stands_still(mode: str, freeze: str, state: str) ->
     config = TrainingModes(dimension=5, train=32, validation=8, test=8, epochs=3, batch=8, seeds=1)
     recipe = Recipe(6, follow=1, mode=phases(mode, freeze, state))
     task = Task("isotropic", 3, "raw")
-    found = train(config, Inputs(config, 0), [task], recipe, seed=0, device=torch.device("cpu"))
+    found = config.fit(Run(config, cast(Record, None), torch.device("cpu"), None, 0, progress=False), [task], recipe)
     weights, biases, readout = found.changes[0].tolist()
     assert (weights == 0) == (mode != "reg")
     assert (biases == 0) == (mode != "reg" and freeze == "layer")
@@ -70,7 +68,7 @@ def good() -> dict[str, Any]:
     rows: dict[str, Any] = {}
     tasks = [Task("isotropic", degree, target) for target in CONFIG.targets for degree in CONFIG.degrees]
     for mode in MODES:
-        for freeze, state in variants():
+        for freeze, state in VARIANTS:
             changes = {
                 "first-layer weights after epoch 1": 0.1 if mode == "reg" else 0.0,
                 "first-layer biases after epoch 1": 0.1 if mode == "reg" or freeze == "weights" else 0.0,
@@ -80,9 +78,9 @@ def good() -> dict[str, Any]:
             rows[networks_key(mode, freeze, state)] = {"changes": changes, "tasks": told}
         for degree in (3, 6):
             machines = {"ntk svr": {"mse test": [0.9] * 3}, "learning ntk svr": {"mse test": [0.95] * 3}}
-            rows[kernels_key(mode, degree)] = {"models": machines}
+            rows[f"kernels/{mode}/{degree}"] = {"models": machines}
     for degree in (3, 6):
-        rows[kernels_key("rbf", degree)] = {"models": {"rbf svr": {"mse test": [0.6] * 3}}}
+        rows[f"kernels/rbf/{degree}"] = {"models": {"rbf svr": {"mse test": [0.6] * 3}}}
     return rows
 
 
@@ -130,7 +128,7 @@ def _reg_beaten(rows: dict[str, Any]) -> None:
 
 
 def _rbf_worse(rows: dict[str, Any]) -> None:
-    rows[kernels_key("rbf", 6)]["models"]["rbf svr"]["mse test"] = [0.92] * 3
+    rows["kernels/rbf/6"]["models"]["rbf svr"]["mse test"] = [0.92] * 3
 
 
 @pytest.mark.parametrize(
@@ -162,8 +160,8 @@ def test_other_readings_that_disagree_are_named() -> None:
 
 
 def test_missing_legs_are_named() -> None:
-    gone = kernels_key("reinit", 6)
+    gone = "kernels/reinit/6"
     record = made_up(lambda rows: rows.pop(gone))
-    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
+    claims = {claim.id: claim for claim in CONFIG.judge(record, "")}
     assert claims["relu-appA-d6-modes"].verdict == "not testable here"
     assert f'"{gone}"' in claims["relu-appA-d6-modes"].note

@@ -17,19 +17,16 @@ from ntkscope_papers.balakrishnan_2023.polynomials.networks import LOSS, OPTIMIZ
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     FAILS,
     FITS,
-    IDENTITIES,
     ROUGH,
     SYMMETRIC,
     Results,
-    damian_key,
     first_epochs,
     highest,
-    needed,
     on_targets,
     over_seeds,
     threshold,
 )
-from ntkscope_papers.framework.claims import Reading, claim, lacking
+from ntkscope_papers.framework import Reading, claim
 from ntkscope_papers.framework.intervals import R2, interval
 
 NETWORKS, MACHINES = 10, 3  # seeds that a check needs
@@ -43,10 +40,10 @@ NTK, RBF = "ntk svr", "rbf svr"
     {"dimension": 100, "hidden": list(range(3, 10)), "direct": list(range(9, 21)), "range of v": [-2, 2]},
     "max |v| = 2 after rescaling; exactly as many distinct roots in [-2, 2] as the degree, 3 to 20; a = (max|v| / 2)²,"
     " not max|v|",
-    needs=[IDENTITIES],
+    needs=["identities"],
 )
-def _data(config: Any, record: Record) -> Reading:
-    found = record.metrics[IDENTITIES]
+def data(config: Any, record: Record) -> Reading:
+    found = record.metrics["identities"]
     counts = {int(degree): count for degree, count in found["roots in range"].items()}
     stated = [float(f"{1 / before:.4g}") for before in found["max |v| before"]]
     variances = [float(f"{scale**2:.4g}") for scale in found["scale"]]
@@ -73,7 +70,7 @@ def _data(config: Any, record: Record) -> Reading:
     {"optimiser": "AdaDelta", "loss": "L1", "score": "MSE", "hidden layers": 1, "activation": "ReLU"},
     "configuration",
 )
-def _optim(config: Any, record: Record) -> Reading:
+def optim(config: Any, record: Record) -> Reading:
     layers = [type(module).__name__ for module in network(config.dimension, config.widths[0], 0).children()]
     measured = {"optimiser": OPTIMIZER, "loss": LOSS, "layers": layers, "score": "MSE and R²"}
     note = "sizes, batch, epochs and patience are those of the public code; rate 1, PyTorch's default"
@@ -85,10 +82,10 @@ def _optim(config: Any, record: Record) -> Reading:
     "Section 5.1.1, 5.2.1",
     {"variance of v, correlated": 10100, "isotropic": 100, "largest eigenvalue": 101},
     "sample covariance of 100,000 draws within 5 %, its first eigenvector parallel to 1 (|cos| ≥ 0.999)",
-    needs=[IDENTITIES],
+    needs=["identities"],
 )
-def _covariance(config: Any, record: Record) -> Reading:
-    found = record.metrics[IDENTITIES]
+def covariance(config: Any, record: Record) -> Reading:
+    found = record.metrics["identities"]
     names = ("variance of v, correlated", "variance of v, isotropic", "largest eigenvalue")
     measured = {name: found[name] for name in (*names, "covariance, relative error", "|cos| of its vector with 1")}
     near = all(abs(found[name] / value - 1) <= 0.05 for name, value in zip(names, (10100, 100, 101)))
@@ -102,10 +99,10 @@ def _covariance(config: Any, record: Record) -> Reading:
     "even degrees have an optimum at v = 0",
     "|p'(0)| ≤ 1e-9 at even degrees; share of variance of the best line, means over ten draws: ≤ 0.005 at even degrees,"
     " 0.96 ± 0.02 at 3, 0.29 ± 0.06 at 5, ≤ 0.01 from 7",
-    needs=[IDENTITIES],
+    needs=["identities"],
 )
-def _even(config: Any, record: Record) -> Reading:
-    found = record.metrics[IDENTITIES]
+def even(config: Any, record: Record) -> Reading:
+    found = record.metrics["identities"]
     slope = max(abs(value) for value in found["slope at 0"].values())
     lines = {int(d): float(np.mean(shares)) for d, shares in found["share of variance of the best line"].items()}
     holds = slope <= 1e-9 and all(share <= 0.005 for d, share in lines.items() if d % 2 == 0)
@@ -123,7 +120,15 @@ def _at_epoch(results: Results, task: Task, epoch: int) -> Any:
     return results.aligned(task)[:, place]
 
 
-def _odd_fast(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-poly-odd-align-fast",
+    "Section 5.2.1",
+    {"degrees": [3, 5, 7], "epochs": [1, 2]},
+    "mean share of units with |cos| ≥ 0.7 at least 0.05 after epoch 2 at degrees 3 and 5, after epoch 5 at 7",
+    seeds=NETWORKS,
+)
+@on_targets(isotropic=(3, 5, 7))
+def odd_fast(results: Results, target: str) -> tuple[Any, bool]:
     measured, holds = {}, True
     for degree, epoch in ((3, 2), (5, 2), (7, 5)):
         found = _at_epoch(results, Task("isotropic", degree, target), epoch)
@@ -132,7 +137,15 @@ def _odd_fast(results: Results, target: str) -> tuple[Any, bool]:
     return measured, holds
 
 
-def _even_slow(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-poly-even-align-slow",
+    "Section 5.2.1",
+    {"degrees": [4, 6], "epochs": [5, 10]},
+    "median first epoch with 5 % of units at |cos| ≥ 0.7 later than at degrees 3 and 5, and at most 20",
+    seeds=NETWORKS,
+)
+@on_targets(isotropic=(3, 4, 5, 6))
+def even_slow(results: Results, target: str) -> tuple[Any, bool]:
     first = {}
     for degree in (3, 4, 5, 6):
         task = Task("isotropic", degree, target)
@@ -145,7 +158,15 @@ def _even_slow(results: Results, target: str) -> tuple[Any, bool]:
     return measured, all(max(middle[3], middle[5]) < middle[degree] <= 20 for degree in (4, 6))
 
 
-def _fails(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-poly-8-9-fail",
+    "Section 5.2.1",
+    {"degrees": [8, 9]},
+    "mean test R² ≤ 0.3, and the largest |cos| of a unit rises by at most 0.2 on average",
+    seeds=NETWORKS,
+)
+@on_targets(isotropic=(8, 9), note="near its initial level: a rise of at most 0.2")
+def fails(results: Results, target: str) -> tuple[Any, bool]:
     measured, holds = {}, True
     for degree in (8, 9):
         task = Task("isotropic", degree, target)
@@ -182,7 +203,15 @@ def _by_l1(results: Results, kind: str, target: str) -> dict[str, Any]:
     }
 
 
-def _indep(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-poly-max-degree-indep",
+    "Section 5.2.1, Figure 3",
+    {"fits up to": 7, "fails from": 8},
+    "a degree t from 6 to 8 with mean test R² ≥ 0.7 at t and ≤ 0.3 at t + 1",
+    seeds=NETWORKS,
+)
+@on_targets(isotropic=())
+def indep(results: Results, target: str) -> tuple[Any, bool]:
     found = _r2(results, "isotropic", results.config.isotropic, target)
     means = {degree: float(values.mean()) for degree, values in found.items()}
     at = threshold({degree: mean for degree, mean in means.items() if degree >= 6})
@@ -190,7 +219,15 @@ def _indep(results: Results, target: str) -> tuple[Any, bool]:
     return {**measured, **_by_l1(results, "isotropic", target)}, at is not None and 6 <= at <= 8
 
 
-def _corr(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-poly-max-degree-corr",
+    "Section 5.2.1",
+    {"fits up to": 11, "fails from": 12},
+    "highest degree with mean test R² ≥ 0.7 from 9 to 14, and above that of independent features",
+    seeds=NETWORKS,
+)
+@on_targets(isotropic=(), correlated=())
+def corr(results: Results, target: str) -> tuple[Any, bool]:
     tops = {}
     for kind in ("isotropic", "correlated"):
         found = _r2(results, kind, getattr(results.config, kind), target)
@@ -201,7 +238,15 @@ def _corr(results: Results, target: str) -> tuple[Any, bool]:
     return measured, top is not None and 9 <= top <= 14 and top > (tops["isotropic"] or 0)
 
 
-def _corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-poly-corr-rbf-over-ntk",
+    "Section 5.2.1",
+    "with correlation the RBF kernel consistently outperforms the NTK",
+    "SVRs: mean validation MSE of RBF below that of NTK at most of the degrees 3 to 11",
+    seeds=MACHINES,
+)
+@on_targets(correlated=(), kernels=True)
+def corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
     degrees = [degree for degree in results.config.correlated if degree <= 11]
     wins, measured = 0, {}
     for degree in degrees:
@@ -214,7 +259,15 @@ def _corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
     return {"validation MSE": measured, "RBF better": wins, "degrees": len(degrees)}, wins > len(degrees) / 2
 
 
-def _direct(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-direct-max-degree",
+    "Section 5.2.2, Figure 4",
+    {"fits up to": 18, "fails": [19, 20]},
+    "highest degree with mean test R² ≥ 0.5 from 14 to 20",
+    seeds=NETWORKS,
+)
+@on_targets(direct=())
+def direct(results: Results, target: str) -> tuple[Any, bool]:
     found = _r2(results, "direct", results.config.direct, target)
     top = highest({degree: float(values.mean()) >= ROUGH for degree, values in found.items()})
     constant = {str(degree): over_seeds(results.network(Task("direct", degree, target))["spread"]) for degree in found}
@@ -227,7 +280,15 @@ def _direct(results: Results, target: str) -> tuple[Any, bool]:
     return measured, top is not None and 14 <= top <= 20
 
 
-def _beats(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-direct-beats-hidden",
+    "Section 5.2.2",
+    {"v given": 18, "v hidden": 7},
+    "highest degree with test R² ≥ 0.5 larger with v given: interval over seeds of the difference above 0",
+    seeds=NETWORKS,
+)
+@on_targets(isotropic=(), direct=())
+def beats(results: Results, target: str) -> tuple[Any, bool]:
     tops = {}
     for kind in ("isotropic", "direct"):
         found = _r2(results, kind, getattr(results.config, kind), target)
@@ -238,7 +299,15 @@ def _beats(results: Results, target: str) -> tuple[Any, bool]:
     return measured, interval(more)["low"] > 0
 
 
-def _fig3(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-fig3-fit",
+    "Figure 3",
+    "the network follows the curve at degree 7, not at 8",
+    "mean test R² ≥ 0.7 at degree 7 and ≤ 0.3 at 8",
+    seeds=NETWORKS,
+)
+@on_targets(isotropic=(7, 8))
+def fig3(results: Results, target: str) -> tuple[Any, bool]:
     means, measured = {}, {}
     for degree in (7, 8):
         task = Task("isotropic", degree, target)
@@ -248,7 +317,16 @@ def _fig3(results: Results, target: str) -> tuple[Any, bool]:
     return measured, means[7] >= FITS and means[8] <= FAILS
 
 
-def _fig5(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-fig5-ntk-fit",
+    "Figure 5, Section 5.2.4",
+    "the NTK fits degree 7 more smoothly than the network, and fails at 8",
+    "scatter of predictions around the best polynomial of degree 7: NTK's mean below the network's; NTK's mean R² at 8"
+    " ≤ 0.3",
+    seeds=MACHINES,
+)
+@on_targets(isotropic=(7, 8), kernels=True)
+def fig5(results: Results, target: str) -> tuple[Any, bool]:
     seven, eight = (Task("isotropic", degree, target) for degree in (7, 8))
     fuzz = {"network": results.paired(seven, "fuzz"), "NTK": results.machine(seven, NTK, "fuzz")}
     r2 = {str(task.degree): results.machine(task, NTK, "r2 test") for task in (seven, eight)}
@@ -261,7 +339,19 @@ def _fig5(results: Results, target: str) -> tuple[Any, bool]:
     return measured, float(gap.mean()) < 0 and float(r2["8"].mean()) <= FAILS
 
 
-def _rbf(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-rbf-mse-threshold",
+    "Section 5.2.4",
+    {"threshold": 0.1, "below": [3], "not below": [4, 5, 6, 7, 8, 9]},
+    "mean test MSE of the RBF SVR below 0.1 at degree 3 and not at 4 to 9",
+    seeds=MACHINES,
+)
+@on_targets(
+    isotropic=(),
+    kernels=True,
+    note="the variance of raw targets falls with the degree, so a fixed MSE says little",
+)
+def rbf(results: Results, target: str) -> tuple[Any, bool]:
     degrees = [degree for degree in results.config.isotropic if degree >= 4]
     found = {degree: results.machine(Task("isotropic", degree, target), RBF) for degree in (3, *degrees)}
     r2 = {str(d): round(float(results.machine(Task("isotropic", d, target), RBF, "r2 test").mean()), 4) for d in found}
@@ -269,7 +359,16 @@ def _rbf(results: Results, target: str) -> tuple[Any, bool]:
     return measured, float(found[3].mean()) < 0.1 and all(float(found[d].mean()) >= 0.1 for d in degrees)
 
 
-def _beats_rbf(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-ntk-beats-rbf-4-7",
+    "Section 5.2.4",
+    {"degrees": [4, 5, 6, 7]},
+    "mean test MSE of the NTK SVR at most 0.7 of the RBF SVR's at each of these degrees that the network fits (mean"
+    " R² ≥ 0.7), of which there is at least one",
+    seeds=MACHINES,
+)
+@on_targets(isotropic=(4, 5, 6, 7), kernels=True)
+def beats_rbf(results: Results, target: str) -> tuple[Any, bool]:
     ratios, fitted = {}, []
     for degree in (4, 5, 6, 7):
         task = Task("isotropic", degree, target)
@@ -280,7 +379,15 @@ def _beats_rbf(results: Results, target: str) -> tuple[Any, bool]:
     return measured, bool(fitted) and all(ratios[degree] <= 0.7 for degree in fitted)
 
 
-def _tie(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-ntk-rbf-tie-8-9",
+    "Section 5.2.4",
+    {"degrees": [8, 9]},
+    "ratio of mean validation MSEs, NTK over RBF, from 0.7 to 1.4",
+    seeds=MACHINES,
+)
+@on_targets(isotropic=(8, 9), kernels=True)
+def tie(results: Results, target: str) -> tuple[Any, bool]:
     ratios = {}
     for degree in (8, 9):
         task = Task("isotropic", degree, target)
@@ -289,7 +396,15 @@ def _tie(results: Results, target: str) -> tuple[Any, bool]:
     return ratios, all(0.7 <= ratio <= 1.4 for ratio in ratios.values())
 
 
-def _overfit(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-rbf-overfit-ntk-underfit",
+    "Section 5.2.4",
+    "at 8 and 9 RBF has a training loss near 0 and the NTK predicts a constant",
+    "means: RBF's training MSE ≤ 0.1 of its test MSE; spread of the NTK's predictions ≤ 0.2 of the targets'",
+    seeds=MACHINES,
+)
+@on_targets(isotropic=(8, 9), kernels=True)
+def overfit(results: Results, target: str) -> tuple[Any, bool]:
     measured, holds = {}, True
     for degree in (8, 9):
         task = Task("isotropic", degree, target)
@@ -305,7 +420,16 @@ def _overfit(results: Results, target: str) -> tuple[Any, bool]:
     return measured, holds
 
 
-def _slightly(results: Results, target: str) -> tuple[Any, bool]:
+@claim(
+    "relu-ntk-slightly-better-than-nn",
+    "Section 5.2.4",
+    "the NTK has marginally better losses than the network at all degrees",
+    "mean test MSE of the NTK SVR at most the network's at most of the degrees 3 to 7, difference ≤ 0.1 of the targets'"
+    " variance",
+    seeds=MACHINES,
+)
+@on_targets(isotropic=(3, 4, 5, 6, 7), kernels=True)
+def slightly(results: Results, target: str) -> tuple[Any, bool]:
     measured, wins, small = {}, 0, True
     for degree in (3, 4, 5, 6, 7):
         task = Task("isotropic", degree, target)
@@ -326,19 +450,17 @@ def _slightly(results: Results, target: str) -> tuple[Any, bool]:
     "label noise, symmetric start and the algorithm of Damian et al. make no significant change",
     "from a symmetric start on noisy labels the NTK's test MSE is no worse than the network's (interval of the paired"
     " difference not above 0) at most degrees, and so with Damian's algorithm; its start puts out exactly 0",
+    needs=lambda config: [SYMMETRIC, *(f"damian/{degree}" for degree in config.isotropic)],
     seeds=MACHINES,
 )
-def _damian(config: Any, record: Record) -> Reading:
-    keys = [SYMMETRIC, *(damian_key(degree) for degree in config.isotropic)]
-    if absent := [key for key in keys if key not in record.metrics]:
-        return lacking(*absent)
+def damian(config: Any, record: Record) -> Reading:
     pairs = {"symmetric start": (None, "symmetric start, ntk svr"), "algorithm": ("algorithm", "algorithm, ntk ridge")}
     measured: dict[str, Any] = {}
     holds, starts = True, 0.0
     for name, (own, kernel) in pairs.items():
         good = 0
         for degree in config.isotropic:
-            leg = record.metrics[damian_key(degree)]
+            leg = record.metrics[f"damian/{degree}"]
             starts = max(starts, leg["largest |output| at the start"])
             ntk = np.array(leg["models"][kernel]["mse test"])
             networks = (
@@ -357,118 +479,3 @@ def _damian(config: Any, record: Record) -> Reading:
     measured["largest |output| at the start"] = starts
     note = "Damian's step needs a quadratic part of the target: odd degrees have none"
     return Reading(measured, holds and starts == 0.0, note, seeds=config.kernel_seeds)
-
-
-_iso = needed("isotropic")
-RELU_POLY_ODD_ALIGN_FAST = claim(
-    "relu-poly-odd-align-fast",
-    "Section 5.2.1",
-    {"degrees": [3, 5, 7], "epochs": [1, 2]},
-    "mean share of units with |cos| ≥ 0.7 at least 0.05 after epoch 2 at degrees 3 and 5, after epoch 5 at 7",
-    seeds=NETWORKS,
-)(on_targets(_odd_fast, needed("isotropic", 3, 5, 7)))
-RELU_POLY_EVEN_ALIGN_SLOW = claim(
-    "relu-poly-even-align-slow",
-    "Section 5.2.1",
-    {"degrees": [4, 6], "epochs": [5, 10]},
-    "median first epoch with 5 % of units at |cos| ≥ 0.7 later than at degrees 3 and 5, and at most 20",
-    seeds=NETWORKS,
-)(on_targets(_even_slow, needed("isotropic", 3, 4, 5, 6)))
-RELU_POLY_8_9_FAIL = claim(
-    "relu-poly-8-9-fail",
-    "Section 5.2.1",
-    {"degrees": [8, 9]},
-    "mean test R² ≤ 0.3, and the largest |cos| of a unit rises by at most 0.2 on average",
-    seeds=NETWORKS,
-)(on_targets(_fails, needed("isotropic", 8, 9), note="near its initial level: a rise of at most 0.2"))
-RELU_POLY_MAX_DEGREE_INDEP = claim(
-    "relu-poly-max-degree-indep",
-    "Section 5.2.1, Figure 3",
-    {"fits up to": 7, "fails from": 8},
-    "a degree t from 6 to 8 with mean test R² ≥ 0.7 at t and ≤ 0.3 at t + 1",
-    seeds=NETWORKS,
-)(on_targets(_indep, _iso))
-RELU_POLY_MAX_DEGREE_CORR = claim(
-    "relu-poly-max-degree-corr",
-    "Section 5.2.1",
-    {"fits up to": 11, "fails from": 12},
-    "highest degree with mean test R² ≥ 0.7 from 9 to 14, and above that of independent features",
-    seeds=NETWORKS,
-)(on_targets(_corr, _iso, needed("correlated")))
-RELU_POLY_CORR_RBF_OVER_NTK = claim(
-    "relu-poly-corr-rbf-over-ntk",
-    "Section 5.2.1",
-    "with correlation the RBF kernel consistently outperforms the NTK",
-    "SVRs: mean validation MSE of RBF below that of NTK at most of the degrees 3 to 11",
-    seeds=MACHINES,
-)(on_targets(_corr_rbf, needed("correlated"), kernels=True))
-RELU_DIRECT_MAX_DEGREE = claim(
-    "relu-direct-max-degree",
-    "Section 5.2.2, Figure 4",
-    {"fits up to": 18, "fails": [19, 20]},
-    "highest degree with mean test R² ≥ 0.5 from 14 to 20",
-    seeds=NETWORKS,
-)(on_targets(_direct, needed("direct")))
-RELU_DIRECT_BEATS_HIDDEN = claim(
-    "relu-direct-beats-hidden",
-    "Section 5.2.2",
-    {"v given": 18, "v hidden": 7},
-    "highest degree with test R² ≥ 0.5 larger with v given: interval over seeds of the difference above 0",
-    seeds=NETWORKS,
-)(on_targets(_beats, _iso, needed("direct")))
-RELU_FIG3_FIT = claim(
-    "relu-fig3-fit",
-    "Figure 3",
-    "the network follows the curve at degree 7, not at 8",
-    "mean test R² ≥ 0.7 at degree 7 and ≤ 0.3 at 8",
-    seeds=NETWORKS,
-)(on_targets(_fig3, needed("isotropic", 7, 8)))
-RELU_FIG5_NTK_FIT = claim(
-    "relu-fig5-ntk-fit",
-    "Figure 5, Section 5.2.4",
-    "the NTK fits degree 7 more smoothly than the network, and fails at 8",
-    "scatter of predictions around the best polynomial of degree 7: NTK's mean below the network's; NTK's mean R² at 8"
-    " ≤ 0.3",
-    seeds=MACHINES,
-)(on_targets(_fig5, needed("isotropic", 7, 8), kernels=True))
-RELU_RBF_MSE_THRESHOLD = claim(
-    "relu-rbf-mse-threshold",
-    "Section 5.2.4",
-    {"threshold": 0.1, "below": [3], "not below": [4, 5, 6, 7, 8, 9]},
-    "mean test MSE of the RBF SVR below 0.1 at degree 3 and not at 4 to 9",
-    seeds=MACHINES,
-)(
-    on_targets(
-        _rbf, _iso, kernels=True, note="the variance of raw targets falls with the degree, so a fixed MSE says little"
-    )
-)
-RELU_NTK_BEATS_RBF_4_7 = claim(
-    "relu-ntk-beats-rbf-4-7",
-    "Section 5.2.4",
-    {"degrees": [4, 5, 6, 7]},
-    "mean test MSE of the NTK SVR at most 0.7 of the RBF SVR's at each of these degrees that the network fits (mean"
-    " R² ≥ 0.7), of which there is at least one",
-    seeds=MACHINES,
-)(on_targets(_beats_rbf, needed("isotropic", 4, 5, 6, 7), kernels=True))
-RELU_NTK_RBF_TIE_8_9 = claim(
-    "relu-ntk-rbf-tie-8-9",
-    "Section 5.2.4",
-    {"degrees": [8, 9]},
-    "ratio of mean validation MSEs, NTK over RBF, from 0.7 to 1.4",
-    seeds=MACHINES,
-)(on_targets(_tie, needed("isotropic", 8, 9), kernels=True))
-RELU_RBF_OVERFIT_NTK_UNDERFIT = claim(
-    "relu-rbf-overfit-ntk-underfit",
-    "Section 5.2.4",
-    "at 8 and 9 RBF has a training loss near 0 and the NTK predicts a constant",
-    "means: RBF's training MSE ≤ 0.1 of its test MSE; spread of the NTK's predictions ≤ 0.2 of the targets'",
-    seeds=MACHINES,
-)(on_targets(_overfit, needed("isotropic", 8, 9), kernels=True))
-RELU_NTK_SLIGHTLY_BETTER_THAN_NN = claim(
-    "relu-ntk-slightly-better-than-nn",
-    "Section 5.2.4",
-    "the NTK has marginally better losses than the network at all degrees",
-    "mean test MSE of the NTK SVR at most the network's at most of the degrees 3 to 7, difference ≤ 0.1 of the targets'"
-    " variance",
-    seeds=MACHINES,
-)(on_targets(_slightly, needed("isotropic", 3, 4, 5, 6, 7), kernels=True))

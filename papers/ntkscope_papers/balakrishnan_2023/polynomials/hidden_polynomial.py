@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from ntkscope.core import Record, UsageError
 from ntkscope.kernels import Tangent
 from ntkscope_papers.balakrishnan_2023.polynomials import claims
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Learned, learn
-from ntkscope_papers.balakrishnan_2023.polynomials.data import (
-    AUTHORS,
-    CHOSEN,
-    FREE,
-    PARTS,
-    SMALL,
-    Draw,
-    Inputs,
-    PolynomialRuns,
-    Task,
-)
-from ntkscope_papers.balakrishnan_2023.polynomials.figures import draw
-from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities
+from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, KINDS, PARTS, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities_of
 from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     Chosen,
     Problem,
     by_authors,
+    clean_problem,
     everything,
     fit_on_all,
     tangent_kernel,
@@ -39,33 +29,35 @@ from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     with_tangent_kernel,
 )
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
+    PolynomialRuns,
     Recipe,
     Trained,
     columns,
-    member_scores,
     network,
-    outputs,
     scores,
-    stored,
-    train,
 )
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     GROUPS,
-    IDENTITIES,
     SYMMETRIC,
     Results,
     array_name,
-    damian_key,
     group_of,
     kernels_key,
     networks_key,
     tasks_of,
 )
-from ntkscope_papers.framework import experiment as framework
-from ntkscope_papers.framework.claims import claims_of
-from ntkscope_papers.framework.legs import Leg, not_run, run_legs
+from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework.intervals import interval
+from ntkscope_papers.framework.legs import not_run
 
-NAME = "hidden-polynomial"
+MODELS = {"network": "network", "ntk": "SVR, NTK", "rbf": "SVR, RBF"}
+SHOWN = {
+    "figure3": ("isotropic", "network", (7, 8)),
+    "figure4": ("direct", "network", (18, 19)),
+    "figure5": ("isotropic", "ntk", (7, 8)),
+    "rbf": ("isotropic", "rbf", (7, 8)),
+    "correlated": ("correlated", "network", (11, 12)),
+}
 
 
 @dataclass(frozen=True)
@@ -76,9 +68,8 @@ class HiddenPolynomial(PolynomialRuns):
     units is measured. `noise`: of the labels, ±, with Damian's algorithm and start.
     """
 
-    name = NAME
+    name = "hidden-polynomial"
     statements = claims_of(claims)
-    free = FREE
 
     isotropic: tuple[int, ...] = tuple(range(3, 10))
     correlated: tuple[int, ...] = tuple(range(3, 13))
@@ -90,7 +81,7 @@ class HiddenPolynomial(PolynomialRuns):
     noise: float = 0.01
 
     smoke = {
-        **SMALL,
+        **PolynomialRuns.smoke,
         "correlated": (3, 11),
         "direct": (9, 18, 19),
         "targets": ("raw",),
@@ -98,188 +89,206 @@ class HiddenPolynomial(PolynomialRuns):
         "follow": 2,
     }
 
-    def measure(self, run: framework.Run) -> None:
-        made = legs(Run(self, run.record, run.seed, run.device, Inputs(self, run.seed)))
-        run_legs(run.record, made, self.legs, progress=run.progress)
+    def of_kind(self, kind: str, target: str) -> list[Task]:
+        """The tasks of a kind of inputs and targets."""
+        return [Task(kind, degree, target) for degree in getattr(self, kind)]
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @leg()
+    def identities(self, run: Run) -> dict[str, Any]:
+        return identities_of(self.roots, run.seed)
 
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What a leg needs besides its own name."""
-
-    config: HiddenPolynomial
-    record: Record
-    seed: int
-    device: torch.device
-    inputs: Inputs
-    tangents: dict[int, Tangent] = field(default_factory=dict)  # by width: probed once
-    read: dict[str, Trained] = field(default_factory=dict)
-
-    def trained(self, group: str, width: int, rate: float) -> Trained:
-        """The networks of a group, trained if they are not in the record's folder."""
-        tasks = tasks_of(self.config, group)
+    def group(self, run: Run, group: str, width: int, rate: float) -> Trained:
+        """The networks that train together."""
+        tasks = tasks_of(self, group)
         decay = CHOSEN[tasks[0].degree][1] if tasks[0].target == AUTHORS else None
-        recipe = Recipe(width, rate, self.config.follow, decay=decay)
-        return self._stored(networks_key(group, width, rate), tasks, recipe)
+        recipe = Recipe(width, rate, self.follow, decay=decay)
+        return self.trained(run, networks_key(group, width, rate), tasks, recipe)
 
-    def symmetric(self) -> Trained:
+    @leg("networks/{}/{}/{:g}", over=lambda self: product(GROUPS, self.widths, self.rates))
+    def networks(self, run: Run, group: str, width: int, rate: float) -> dict[str, Any]:
+        """All tasks of a group at one width and rate."""
+        found, tasks = self.group(run, group, width, rate), tasks_of(self, group)
+        if group == "direct" and (width, rate) == (self.widths[-1], self.rates[0]):
+            for task in tasks[: len(self.direct)]:  # those of the first kind of targets
+                rows = self.predictions(run, found, tasks, task)
+                run.record.array(array_name(task), rows.astype(np.float32))
+        told_of = self.member_scores(run, found, tasks)
+        return {"moments": list(found.moments), "members": len(found.epochs), "tasks": told_of}
+
+    @leg(
+        "networks/{}/{}/{:g}",
+        over=lambda self: [(f"{AUTHORS}/{degree}", CHOSEN[degree][0], 1.0) for degree in self.isotropic],
+        optional=True,
+    )
+    def networks_by_authors(self, run: Run, group: str, width: int, rate: float) -> dict[str, Any]:
+        return self.networks(run, group, width, rate)
+
+    @leg("kernels/{0.key}", over=lambda self: tasks_of(self, "hidden"))
+    def machines(self, run: Run, task: Task) -> dict[str, Any]:
+        """The kernel machines of one task: with the NTK of the network of the chosen width and rate, and the Gaussian."""
+        results = Results(self, run.record)
+        if missing := results.missing([task]):
+            raise UsageError(f"{kernels_key(task)} needs the networks of every width: {not_run(self.name, missing)}")
+        width, rate = results.chosen(task)
+        group = group_of(task)
+        found, tasks, tangent = self.group(run, group, width, rate), tasks_of(self, group), self.tangent(run, width)
+        rows: dict[str, list[dict[str, float]]] = {}
+        for s in range(self.kernel_seeds):
+            x, problem = clean_problem(run.data.draw(task.kind, s), task, run.device)
+            found.member(tasks.index(task) * self.seeds + s, tangent.model)
+            if task.target == AUTHORS:
+                ntk, rbf, gamma = by_authors(tangent, x, problem, self)
+            else:
+                ntk = with_tangent_kernel(tangent_kernel(tangent, x), problem, self)
+                rbf, gamma = with_gaussian_kernel(x, problem, self)
+            for loss, machine in ntk.items():
+                rows.setdefault(f"ntk {loss}", []).append(told(machine, problem))
+            for loss, machine in rbf.items():
+                rows.setdefault(f"rbf {loss}", []).append({**told(machine, problem), "gamma": gamma})
+            if s == 0:
+                own = self.predictions(run, found, tasks, task)
+                shown = np.stack([*own, ntk["svr"].predictions["test"], rbf["svr"].predictions["test"]])
+                run.record.array(array_name(task), shown.astype(np.float32))
+        return {"width": width, "rate": rate, "models": {name: columns(each) for name, each in rows.items()}}
+
+    @leg("kernels/{0.key}", over=lambda self: self.of_kind("isotropic", AUTHORS), optional=True)
+    def machines_by_authors(self, run: Run, task: Task) -> dict[str, Any]:
+        return self.machines(run, task)
+
+    def symmetric(self, run: Run) -> tuple[Trained, list[Task]]:
         """Networks on noisy isotropic data from a symmetric start."""
-        config = self.config
-        recipe = Recipe(config.widths[-1], config.rates[0], config.follow, config.noise, symmetric=True)
-        return self._stored(SYMMETRIC, damian_tasks(config), recipe)
+        tasks = self.of_kind("isotropic", self.targets[0])
+        recipe = Recipe(self.widths[-1], self.rates[0], self.follow, self.noise, symmetric=True)
+        return self.trained(run, SYMMETRIC, tasks, recipe), tasks
 
-    def _stored(self, key: str, tasks: list[Task], recipe: Recipe) -> Trained:
-        if key not in self.read:
-            make = partial(train, self.config, self.inputs, tasks, recipe, seed=self.seed, device=self.device)
-            self.read[key] = stored(self.record, key, make, self.device)
-        return self.read[key]
+    @leg(SYMMETRIC)
+    def symmetric_networks(self, run: Run) -> dict[str, Any]:
+        """AdaDelta from a symmetric start on noisy labels; what the start puts out."""
+        found, tasks = self.symmetric(run)
+        x = run.data.draw("isotropic", 0).x["train"]
+        model = network(self.dimension, self.widths[-1], run.seed, symmetric=True)
+        weight, readout = model.get_parameter("layer1.weight"), model.get_parameter("readout.weight")
+        half = len(weight) // 2
+        with torch.no_grad():
+            by_sum = float(model(x).abs().max())
+        paired = bool(torch.equal(weight[:half], weight[half:]) and torch.equal(readout[0, :half], -readout[0, half:]))
+        return {
+            "start": {"in exact pairs": paired, "largest |output|, summed in any order": by_sum},
+            "moments": list(found.moments),
+            "tasks": self.member_scores(run, found, tasks),
+        }
 
-    def tangent(self, width: int) -> Tangent:
-        """Of a network of this width, whose weights change in place."""
-        if width not in self.tangents:
-            model = network(self.config.dimension, width, 0).double().to(self.device).eval()
-            self.tangents[width] = Tangent(
-                model, dtype=torch.float64, device=self.device, memory=self.config.memory, certify="sampled"
-            )
-        return self.tangents[width]
+    @leg("damian/{}", over=lambda self: self.isotropic)
+    def damian(self, run: Run, degree: int) -> dict[str, Any]:
+        """One degree: the NTK of networks from a symmetric start, and Damian's algorithm with its own NTK."""
+        found, tasks = self.symmetric(run)
+        task, tangent = Task("isotropic", degree, self.targets[0]), self.tangent(run, self.widths[-1])
+        rows: dict[str, list[dict[str, float]]] = {}
+        starts: list[float] = []
+        for s in range(self.seeds):
+            drawn = run.data.draw(task.kind, s)
+            targets = {name: drawn.part(name, task, self.noise).y.double() for name in PARTS}
+            problem = Problem.of(targets, drawn.v["test"], task.degree, run.device)
+            x = everything(drawn.x, run.device)
+            z = x / x[problem.rows["train"]].std()
+            parts = {name: z[rows_of] for name, rows_of in problem.rows.items()}
+            y = {name: problem.y[rows_of] for name, rows_of in problem.rows.items()}
+            learned = learn(parts, y, self.widths[-1], run.seed + s)
+            starts.append(learned.start)
+            own = {name: learned(each).cpu().numpy() for name, each in parts.items()}
+            clean = {name: problem.targets(name) for name in PARTS}
+            row = {**scores(own, clean, problem.v, task.degree), "step": learned.step, "ridge": learned.ridge}
+            rows.setdefault("algorithm", []).append(row)
+            if s < self.kernel_seeds:
+                found.member(tasks.index(task) * self.seeds + s, tangent.model)
+                svr = fit_on_all(tangent_kernel(tangent, x), problem, "svr", self, "penalised")
+                rows.setdefault("symmetric start, ntk svr", []).append(told(svr, problem))
+                fitted = self.own_kernel(tangent, learned, z, problem)
+                rows.setdefault("algorithm, ntk ridge", []).append(told(fitted, problem))
+        return {
+            "largest |output| at the start": max(starts),
+            "models": {name: columns(each) for name, each in rows.items()},
+        }
 
+    def own_kernel(self, tangent: Tangent, learned: Learned, z: torch.Tensor, problem: Problem) -> Chosen:
+        """Ridge regression with the NTK of what the algorithm learned, on targets without their linear part."""
+        with torch.no_grad():
+            for parameter, value in zip(tangent.model.parameters(), learned.network().parameters()):
+                parameter.copy_(value)
+        line = learned.linear(z)
+        rest = Problem(problem.y - line, problem.rows, problem.v, problem.degree)
+        found = fit_on_all(tangent_kernel(tangent, z), rest, "ridge", self, "penalised")
+        lines = {name: line[rows].cpu().numpy() for name, rows in problem.rows.items()}
+        predictions = {name: values + lines[name] for name, values in found.predictions.items()}
+        return Chosen(found.C, found.gap, predictions, found.validation)
 
-def damian_tasks(config: HiddenPolynomial) -> list[Task]:
-    return [Task("isotropic", degree, config.targets[0]) for degree in config.isotropic]
+    @figure
+    def scatter(self, record: Record) -> dict[str, Figure]:
+        """What single networks and machines say of test items, beside the polynomial."""
+        found = {}
+        for name, (kind, model, degrees) in SHOWN.items():
+            tasks = [Task(kind, degree, self.targets[0]) for degree in degrees]
+            if any(array_name(task) not in record.arrays for task in tasks):
+                continue
+            found[name], axes = drawing.canvas(1, len(tasks))
+            for axis, task in zip(axes, tasks):
+                rows = record.arrays[array_name(task)]
+                v, y, predicted = rows[0], rows[1], rows[2 + list(MODELS).index(model)]
+                order = np.argsort(v)
+                axis.plot(v[order], y[order], color="#999999", linewidth=1, label="true")
+                axis.scatter(v, predicted, s=4, alpha=0.5, linewidths=0, color=drawing.COLOURS[0], label=MODELS[model])
+                title = f"{task.kind}, degree {task.degree}, test items, one seed"
+                drawing.label(axis, title=title, x="v", legend=True)
+        return found
 
+    @figure
+    def by_degree(self, record: Record) -> dict[str, Figure]:
+        """R² and MSE over test items, one row for each kind of targets; means over seeds with their 95 % intervals."""
+        found, results = {}, Results(self, record)
+        for kind in KINDS:
+            tasks = {target: self.of_kind(kind, target) for target in self.targets}
+            if not results.missing([task for several in tasks.values() for task in several]):
+                found[f"degrees-{kind}"], axes = drawing.canvas(len(tasks), 2)
+                for i, several in enumerate(tasks.values()):
+                    _degrees(axes[2 * i : 2 * i + 2], results, several)
+        return found
 
-def networks(run: Run, group: str, width: int, rate: float) -> dict[str, Any]:
-    """All tasks of a group at one width and rate."""
-    found, tasks = run.trained(group, width, rate), tasks_of(run.config, group)
-    if group == "direct" and (width, rate) == (run.config.widths[-1], run.config.rates[0]):
-        for i, task in enumerate(tasks[: len(run.config.direct)]):  # those of the first kind of targets
-            drawn = run.inputs.draw(task.kind, 0)
-            predicted = outputs(found.params, i * run.config.seeds, drawn.part("test", task).x.to(run.device))
-            keep_predictions(run.record, task, drawn, {"network": predicted.numpy()})
-    told_of = member_scores(found, run.inputs, tasks, run.config.seeds)
-    return {"moments": list(found.moments), "members": len(found.epochs), "tasks": told_of}
-
-
-def keep_predictions(record: Record, task: Task, drawn: Draw, rows: Mapping[str, Any]) -> None:
-    """For the figures: v, y, and predictions on test items, in single precision."""
-    kept = [drawn.v["test"].numpy(), drawn.clean("test", task).numpy(), *rows.values()]
-    record.array(array_name(task), np.stack(kept).astype(np.float32))
-
-
-def machines(run: Run, task: Task) -> dict[str, Any]:
-    """The kernel machines of one task: with the NTK of the network of the chosen width and rate, and the Gaussian kernel."""
-    config, results = run.config, Results(run.config, run.record)
-    if missing := results.missing([task]):
-        raise UsageError(f"{kernels_key(task)} needs the networks of every width: {not_run(NAME, missing)}")
-    width, rate = results.chosen(task)
-    group = group_of(task)
-    found, place = run.trained(group, width, rate), tasks_of(config, group).index(task)
-    rows: dict[str, list[dict[str, float]]] = {}
-    for s in range(config.kernel_seeds):
-        drawn, member = run.inputs.draw(task.kind, s), place * config.seeds + s
-        targets = {name: drawn.clean(name, task) for name in PARTS}
-        problem = Problem.of(targets, drawn.v["test"], task.degree, run.device)
-        x = everything(drawn.x, run.device)
-        tangent = run.tangent(width)
-        found.member(member, tangent.model)
-        if task.target == AUTHORS:
-            ntk, rbf, gamma = by_authors(tangent, x, problem, config)
-        else:
-            ntk = with_tangent_kernel(tangent_kernel(tangent, x), problem, config)
-            rbf, gamma = with_gaussian_kernel(x, problem, config)
-        for kernel, machines_of in (("ntk", ntk), ("rbf", rbf)):
-            for loss, machine in machines_of.items():
-                extra = {"gamma": gamma} if kernel == "rbf" else {}
-                rows.setdefault(f"{kernel} {loss}", []).append({**told(machine, problem), **extra})
-        if s == 0:
-            own = outputs(found.params, member, drawn.x["test"].to(run.device)).numpy()
-            shown = {"network": own, "ntk": ntk["svr"].predictions["test"], "rbf": rbf["svr"].predictions["test"]}
-            keep_predictions(run.record, task, drawn, shown)
-    return {"width": width, "rate": rate, "models": {name: columns(each) for name, each in rows.items()}}
-
-
-def symmetric_networks(run: Run) -> dict[str, Any]:
-    """AdaDelta from a symmetric start on noisy labels; what the start puts out."""
-    config, tasks = run.config, damian_tasks(run.config)
-    found = run.symmetric()
-    x = run.inputs.draw("isotropic", 0).x["train"]
-    model = network(config.dimension, config.widths[-1], run.seed, symmetric=True)
-    weight, readout = model.get_parameter("layer1.weight"), model.get_parameter("readout.weight")
-    half = len(weight) // 2
-    with torch.no_grad():
-        by_sum = float(model(x).abs().max())
-    paired = bool(torch.equal(weight[:half], weight[half:]) and torch.equal(readout[0, :half], -readout[0, half:]))
-    return {
-        "start": {"in exact pairs": paired, "largest |output|, summed in any order": by_sum},
-        "moments": list(found.moments),
-        "tasks": member_scores(found, run.inputs, tasks, config.seeds),
-    }
-
-
-def damian(run: Run, place: int, task: Task) -> dict[str, Any]:
-    """One degree: the NTK of networks from a symmetric start, and Damian's algorithm with its own NTK."""
-    config, found = run.config, run.symmetric()
-    rows: dict[str, list[dict[str, float]]] = {}
-    starts: list[float] = []
-    for s in range(config.seeds):
-        drawn = run.inputs.draw(task.kind, s)
-        targets = {name: drawn.part(name, task, config.noise).y.double() for name in PARTS}
-        problem = Problem.of(targets, drawn.v["test"], task.degree, run.device)
-        x = everything(drawn.x, run.device)
-        z = x / x[problem.rows["train"]].std()
-        parts = {name: z[rows_of] for name, rows_of in problem.rows.items()}
-        y = {name: problem.y[rows_of] for name, rows_of in problem.rows.items()}
-        learned = learn(parts, y, config.widths[-1], run.seed + s)
-        starts.append(learned.start)
-        own = {name: learned(each).cpu().numpy() for name, each in parts.items()}
-        clean = {name: problem.targets(name) for name in PARTS}
-        row = {**scores(own, clean, problem.v, task.degree), "step": learned.step, "ridge": learned.ridge}
-        rows.setdefault("algorithm", []).append(row)
-        if s < config.kernel_seeds:
-            tangent = run.tangent(config.widths[-1])
-            found.member(place * config.seeds + s, tangent.model)
-            svr = fit_on_all(tangent_kernel(tangent, x), problem, "svr", config, "penalised")
-            rows.setdefault("symmetric start, ntk svr", []).append(told(svr, problem))
-            fitted = own_kernel(run, learned, z, problem)
-            rows.setdefault("algorithm, ntk ridge", []).append(told(fitted, problem))
-    return {
-        "largest |output| at the start": max(starts),
-        "models": {name: columns(each) for name, each in rows.items()},
-    }
+    @figure
+    def alignment(self, record: Record) -> Figure:
+        """The share of aligned units by epoch, means over seeds; an odd degree and the even one above it share a colour."""
+        drawn, (axis,) = drawing.canvas(width=5.6)
+        results, tasks = Results(self, record), self.of_kind("isotropic", self.targets[0])
+        if results.missing(tasks):
+            axis.set_title("not all networks are trained yet")
+            return drawn
+        for task in tasks:
+            moments = results.moments(task)
+            few = [i for i, moment in enumerate(moments) if moment <= self.follow]
+            shares = results.aligned(task).mean(0)
+            colour = drawing.COLOURS[(task.degree - 1) // 2 % len(drawing.COLOURS)]
+            style = {"linestyle": "-" if task.degree % 2 else "--", "color": colour}
+            axis.plot([moments[i] for i in few], shares[few], label=f"degree {task.degree}", **style)
+        drawing.label(axis, x="epoch", y="share of units with |cos| ≥ 0.7")
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        return drawn
 
 
-def own_kernel(run: Run, learned: Learned, z: torch.Tensor, problem: Problem) -> Chosen:
-    """Ridge regression with the NTK of what the algorithm learned, on targets without their linear part."""
-    tangent = run.tangent(run.config.widths[-1])
-    with torch.no_grad():
-        for parameter, value in zip(tangent.model.parameters(), learned.network().parameters()):
-            parameter.copy_(value)
-    line = learned.linear(z)
-    rest = Problem(problem.y - line, problem.rows, problem.v, problem.degree)
-    found = fit_on_all(tangent_kernel(tangent, z), rest, "ridge", run.config, "penalised")
-    lines = {name: line[rows].cpu().numpy() for name, rows in problem.rows.items()}
-    predictions = {name: values + lines[name] for name, values in found.predictions.items()}
-    return Chosen(found.C, found.gap, predictions, found.validation)
-
-
-def legs(run: Run) -> list[Leg]:
-    config = run.config
-    found = [Leg(IDENTITIES, partial(identities, config.roots, run.seed))]
-    found += [
-        Leg(networks_key(group, width, rate), partial(networks, run, group, width, rate))
-        for group in GROUPS
-        for width in config.widths
-        for rate in config.rates
-    ]
-    found += [Leg(kernels_key(task), partial(machines, run, task)) for task in tasks_of(config, "hidden")]
-    for task in (Task("isotropic", degree, AUTHORS) for degree in config.isotropic):
-        setting = group_of(task), CHOSEN[task.degree][0], 1.0
-        found.append(Leg(networks_key(*setting), partial(networks, run, *setting), optional=True))
-        found.append(Leg(kernels_key(task), partial(machines, run, task), optional=True))
-    found.append(Leg(SYMMETRIC, partial(symmetric_networks, run)))
-    tasks = damian_tasks(config)
-    found += [Leg(damian_key(task.degree), partial(damian, run, i, task)) for i, task in enumerate(tasks)]
-    return found
+def _degrees(axes: list[Any], results: Results, tasks: list[Task]) -> None:
+    series = {"network": [(task, results.network(task)) for task in tasks]}
+    done = [task for task in tasks if kernels_key(task) in results.metrics]
+    for model in ("ntk svr", "ntk squared svr", "ntk ridge", "rbf svr", "rbf ridge") if done else ():
+        series[model] = [(task, results.metrics[kernels_key(task)]["models"][model]) for task in done]
+    for k, (name, rows) in enumerate(series.items()):
+        for axis, what in zip(axes, ("r2 test", "mse test")):
+            told_of = [interval(row[what]) for _, row in rows]
+            errors = [one["mean"] - one["low"] for one in told_of]
+            degrees = [task.degree for task, _ in rows]
+            drawing.line_with_errors(axis, degrees, [one["mean"] for one in told_of], errors, k, name)
+    constant = [interval(results.network(task)["variance"])["mean"] for task in tasks]
+    axes[1].plot([task.degree for task in tasks], constant, "--", color="#999999", label="constant")
+    axes[0].set_ylim(-0.3, 1.05)
+    drawing.plain_log(axes[1])
+    for axis, label in zip(axes, ("R²", "MSE")):
+        drawing.label(axis, x="degree", y=f"{label}, test items")
+    axes[0].set_title(f"{tasks[0].kind}, {tasks[0].target} targets")
+    axes[1].legend()

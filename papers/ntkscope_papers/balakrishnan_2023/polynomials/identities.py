@@ -18,7 +18,7 @@ DRAWS = 100_000
 SEEDS = 10
 
 
-def identities(roots: str, seed: int) -> dict[str, Any]:
+def identities_of(roots: str, seed: int) -> dict[str, Any]:
     """At the published sizes, at every scale of the experiment."""
     drawn = [_scalars(seed + s) for s in range(SEEDS)]
     lines = {

@@ -22,8 +22,8 @@ from ntkscope.kernels import Tangent
 from ntkscope.linalg import NumericalWarning
 from ntkscope.surrogates import KernelRidge, KernelSVR
 from ntkscope.surrogates._radial import Radial, squared_distances
-from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, PolynomialRuns
-from ntkscope_papers.balakrishnan_2023.polynomials.networks import scores
+from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Draw, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, scores
 
 LOSSES = ("ridge", "svr", "squared svr")
 GAP = 1e-4  # relative duality gap
@@ -52,6 +52,12 @@ class Problem:
     def targets(self, name: str) -> Float64[np.ndarray, " n"]:
         found: Float64[np.ndarray, " n"] = self.y[self.rows[name]].cpu().numpy()
         return found
+
+
+def clean_problem(drawn: Draw, task: Task, device: torch.device) -> tuple[Float64[Tensor, "n d"], Problem]:
+    """The inputs of all parts in a row, and the targets without noise."""
+    targets = {name: drawn.clean(name, task) for name in PARTS}
+    return everything(drawn.x, device), Problem.of(targets, drawn.v["test"], task.degree, device)
 
 
 def everything(x: Mapping[str, Tensor], device: torch.device) -> Float64[Tensor, "n d"]:

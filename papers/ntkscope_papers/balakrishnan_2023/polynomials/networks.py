@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from numpy.polynomial import Chebyshev
 from torch import Tensor, nn
 
 from ntkscope import models
-from ntkscope.core import Params, Record, Snapshot
+from ntkscope.core import Params, Snapshot
+from ntkscope.kernels import Tangent
 from ntkscope.measures.regression import r_squared
 from ntkscope.training import fit_ensemble
 from ntkscope.training.modes import Phase
-from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, PolynomialRuns, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Task
+from ntkscope_papers.framework import Experiment, Run
 from ntkscope_papers.framework.legs import showing
 from ntkscope_papers.shared.networks import keep_mark, mark_of_weights, refuse_another, weights_file
 
@@ -144,70 +146,137 @@ def _largest(change: Tensor) -> Float[Tensor, " k"]:
     return change.abs().flatten(1).amax(1).cpu()
 
 
-def train(
-    config: PolynomialRuns,
-    inputs: Inputs,
-    tasks: Sequence[Task],
-    recipe: Recipe,
-    *,
-    seed: int,
-    device: torch.device,
-) -> Trained:
-    """Every task for every seed, stacked; AdaDelta on the L1 loss, the best epoch by the L1 loss of validation items."""
-    members = [(task, s) for task in tasks for s in range(config.seeds)]
-    parts = [inputs.parts(task, s, recipe.noise) for task, s in members]
-    features = parts[0]["train"].x.shape[1]
-    per_epoch = math.ceil(config.train / config.batch)
-    watch, authors = _Watch(), recipe.decay is not None
-    ensemble = fit_ensemble(
-        lambda each: network(features, recipe.width, each, symmetric=recipe.symmetric, mirrored=authors),
-        [part["train"] for part in parts],
-        seeds=[seed + s for _, s in members],
-        validation=[part["validation"] for part in parts],
-        patience=config.patience,
-        restore=not authors,
-        min_delta=1e-4 if authors else 0.0,
-        weight_decay=recipe.decay or 0.0,
-        optimizer=OPTIMIZER,
-        loss=LOSS,
-        lr=recipe.rate,
-        epochs=config.epochs,
-        batch_size=config.batch,
-        mode=recipe.mode,
-        device=device,
-        snapshots=[per_epoch * epoch for epoch in range(min(recipe.follow, config.epochs) + 1)],
-        on_snapshot=watch,
-        progress=showing(),
-    )
-    watch.look(ensemble.params[FIRST].detach())
-    curves = torch.stack(watch.seen, dim=2)
-    return Trained(
-        {name: value.detach() for name, value in ensemble.params.items()},
-        ensemble.steps.double() / per_epoch,
-        tuple(watch.moments),
-        curves[0],
-        curves[1],
-        watch.changes.T.contiguous(),
-        ensemble.notes,
-    )
+@dataclass(frozen=True)
+class PolynomialRuns(Experiment):
+    """What both experiments on hidden polynomials share: data, training, the grids of kernel machines.
 
+    Sizes, epochs and batches are those of the report's public code; the text leaves them open.
 
-def stored(record: Record, key: str, make: Callable[[], Trained], device: torch.device) -> Trained:
-    """The networks of `key`, read from the record's folder; trained by `make()` and written there if they are not."""
-    path = weights_file(record, key)
-    if not path.exists():
-        made = make()
-        refuse_another(record, key, made.mark())
-        if made.notes:  # before the weights: a run killed between the two trains again, and no notes are lost
-            record.put(**{f"notes/{key}": list(made.notes)})
-        made.save(path)
-    found = Trained.load(path, device)
-    keep_mark(record, key, found.mark())
-    return found
+    `rates`: AdaDelta's learning rates; width and rate are chosen for each task by the mean validation MSE over seeds.
+    `kernel_seeds`: how many seeds the kernel machines are fitted for. `C` and `gammas` (in units of 1 / (d var x)) are chosen
+    by the validation MSE of fits on `select_items` training items. `epsilon`: of the SVRs.
+    """
+
+    free = ("seeds", "kernel_seeds", "memory")
+
+    roots: str = "equispaced"
+    dimension: int = 100
+    train: int = 8000
+    validation: int = 1000
+    test: int = 1000
+    epochs: int = 500
+    patience: int = 50
+    batch: int = 32
+    seeds: int = 10
+    kernel_seeds: int = 3
+    C: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
+    gammas: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
+    epsilon: float = 0.01
+    select_items: int = 2000
+    memory: str = "32GiB"
+
+    smoke = {
+        "dimension": 10,
+        "train": 96,
+        "validation": 32,
+        "test": 48,
+        "epochs": 3,
+        "batch": 16,
+        "seeds": 2,
+        "kernel_seeds": 1,
+        "C": (1.0, 100.0),
+        "gammas": (1.0,),
+        "select_items": 48,
+        "memory": "1GiB",
+    }
+
+    def prepare(self, run: Run) -> Inputs:
+        return Inputs(self, run.seed)
+
+    def trained(self, run: Run, key: str, tasks: Sequence[Task], recipe: Recipe) -> Trained:
+        """The networks of `key`, read from the record's folder; trained and written there if they are not."""
+        path = weights_file(run.record, key)
+        if not path.exists():
+            networks = self.fit(run, tasks, recipe)
+            refuse_another(run.record, key, networks.mark())
+            if networks.notes:  # before the weights: a run killed between the two trains again, and no notes are lost
+                run.record.put(**{f"notes/{key}": list(networks.notes)})
+            networks.save(path)
+        found = Trained.load(path, run.device)
+        keep_mark(run.record, key, found.mark())
+        return found
+
+    def fit(self, run: Run, tasks: Sequence[Task], recipe: Recipe) -> Trained:
+        """Every task for every seed, stacked; AdaDelta on the L1 loss, the best epoch by the L1 loss of validation items."""
+        members = [(task, s) for task in tasks for s in range(self.seeds)]
+        parts = [run.data.parts(task, s, recipe.noise) for task, s in members]
+        features = parts[0]["train"].x.shape[1]
+        per_epoch = math.ceil(self.train / self.batch)
+        watch, authors = _Watch(), recipe.decay is not None
+        ensemble = fit_ensemble(
+            lambda each: network(features, recipe.width, each, symmetric=recipe.symmetric, mirrored=authors),
+            [part["train"] for part in parts],
+            seeds=[run.seed + s for _, s in members],
+            validation=[part["validation"] for part in parts],
+            patience=self.patience,
+            restore=not authors,
+            min_delta=1e-4 if authors else 0.0,
+            weight_decay=recipe.decay or 0.0,
+            optimizer=OPTIMIZER,
+            loss=LOSS,
+            lr=recipe.rate,
+            epochs=self.epochs,
+            batch_size=self.batch,
+            mode=recipe.mode,
+            device=run.device,
+            snapshots=[per_epoch * epoch for epoch in range(min(recipe.follow, self.epochs) + 1)],
+            on_snapshot=watch,
+            progress=showing(),
+        )
+        watch.look(ensemble.params[FIRST].detach())
+        curves = torch.stack(watch.seen, dim=2)
+        return Trained(
+            {name: value.detach() for name, value in ensemble.params.items()},
+            ensemble.steps.double() / per_epoch,
+            tuple(watch.moments),
+            curves[0],
+            curves[1],
+            watch.changes.T.contiguous(),
+            ensemble.notes,
+        )
+
+    def member_scores(self, run: Run, found: Trained, tasks: Sequence[Task]) -> dict[str, Any]:
+        """By task: scores and best epochs over seeds, and how units aligned."""
+        told: dict[str, Any] = {}
+        for t, task in enumerate(tasks):
+            rows, these = [], list(range(t * self.seeds, (t + 1) * self.seeds))
+            for s, i in enumerate(these):
+                drawn = run.data.draw(task.kind, s)
+                predicted = {name: outputs(found.params, i, drawn.part(name, task).x).numpy() for name in PARTS}
+                targets = {name: drawn.clean(name, task).numpy() for name in PARTS}
+                own = scores(predicted, targets, drawn.v["test"].numpy(), task.degree)
+                rows.append({**own, "epochs": float(found.epochs[i])})
+            told[task.key] = columns(rows)
+            if task.kind != "direct":
+                told[task.key]["aligned"] = np.round(found.aligned[these].double().numpy(), 4).tolist()
+                told[task.key]["largest"] = np.round(found.largest[these].double().numpy(), 4).tolist()
+        return told
+
+    def predictions(self, run: Run, found: Trained, tasks: Sequence[Task], task: Task) -> Float64[np.ndarray, "3 n"]:
+        """Of the first seed on test items: v, y, and what its network of `tasks` says."""
+        drawn = run.data.draw(task.kind, 0)
+        predicted = outputs(found.params, tasks.index(task) * self.seeds, drawn.part("test", task).x)
+        return np.stack([drawn.v["test"].numpy(), drawn.clean("test", task).numpy(), predicted.numpy()])
+
+    def tangent(self, run: Run, width: int, **options: Any) -> Tangent:
+        """Of a network of this width, whose weights change in place."""
+        model = network(self.dimension, width, 0).double().to(run.device).eval()
+        return Tangent(model, dtype=torch.float64, device=run.device, memory=self.memory, certify="sampled", **options)
 
 
 def outputs(params: Mapping[str, Tensor], i: int, x: Float[Tensor, "n d"]) -> Float64[Tensor, " n"]:
     """Of member i, in double precision on the CPU."""
+    x = x.to(params[FIRST].device)
     hidden = torch.relu(torch.addmm(params[BIAS][i], x, params[FIRST][i].T))
     found = hidden @ params[LAST][i, 0] + params["readout.bias"][i]
     return found.double().cpu()
@@ -247,24 +316,3 @@ def columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     {'a': [1.0, 0.33333]}
     """
     return {name: [float(f"{row[name]:.5g}") for row in rows] for name in rows[0]}
-
-
-def member_scores(found: Trained, inputs: Inputs, tasks: Sequence[Task], seeds: int) -> dict[str, Any]:
-    """By task: scores and best epochs over seeds, and how units aligned."""
-    told: dict[str, Any] = {}
-    device = found.params[FIRST].device
-    for t, task in enumerate(tasks):
-        rows, these = [], range(t * seeds, (t + 1) * seeds)
-        for s, i in enumerate(these):
-            drawn = inputs.draw(task.kind, s)
-            predicted = {name: outputs(found.params, i, drawn.part(name, task).x.to(device)).numpy() for name in PARTS}
-            targets = {name: drawn.clean(name, task).numpy() for name in PARTS}
-            rows.append(
-                {**scores(predicted, targets, drawn.v["test"].numpy(), task.degree), "epochs": float(found.epochs[i])}
-            )
-        told[task.key] = columns(rows)
-        if task.kind != "direct":
-            picked = list(these)
-            told[task.key]["aligned"] = np.round(found.aligned[picked].double().numpy(), 4).tolist()
-            told[task.key]["largest"] = np.round(found.largest[picked].double().numpy(), 4).tolist()
-    return told

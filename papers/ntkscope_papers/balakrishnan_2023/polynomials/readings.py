@@ -13,7 +13,6 @@ from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, 
 from ntkscope_papers.framework.claims import Read, Reading, lacking
 from ntkscope_papers.framework.intervals import ANY, interval, short
 
-IDENTITIES = "identities"
 SYMMETRIC = "damian/networks"
 GROUPS = {"hidden": ("isotropic", "correlated"), "direct": ("direct",)}
 FITS, FAILS = 0.7, 0.3  # R² from which on a network fits, up to which it does not
@@ -26,10 +25,6 @@ def networks_key(group: str, width: int, rate: float) -> str:
 
 def kernels_key(task: Task) -> str:
     return f"kernels/{task.key}"
-
-
-def damian_key(degree: int) -> str:
-    return f"damian/{degree}"
 
 
 def array_name(task: Task) -> str:
@@ -146,48 +141,41 @@ def first_epochs(shares: Float64[np.ndarray, "seeds moments"], moments: Sequence
 
 
 Judged = Callable[[Results, str], tuple[Any, bool]]
-Needed = Callable[[Any, str], list[Task]]
 
 
-def needed(kind: str, *degrees: int) -> Needed:
-    """Tasks of a kind: these degrees, or all that the configuration has."""
+def on_targets(*, kernels: bool = False, note: str = "", **needs: tuple[int, ...]) -> Callable[[Judged], Read]:
+    """Decorator: a reading of raw targets, by the authors' own settings where those were run; what holds otherwise is in the
+    note. `needs`: the degrees of each kind whose networks, and with `kernels` machines, it reads; () for all of them."""
 
-    def tasks(config: Any, target: str) -> list[Task]:
-        return [Task(kind, degree, target) for degree in (degrees or getattr(config, kind))]
-
-    return tasks
-
-
-def on_targets(judged: Judged, *needs: Needed, kernels: bool = False, note: str = "") -> Read:
-    """A reading of raw targets, by the authors' own settings where those were run; what holds otherwise is in the note."""
-
-    def read(config: Any, record: Record) -> Reading:
-        results, measured, holds = Results(config, record), {}, {}
-        lacks: tuple[str, ...] = ()
-        for target in (*config.targets, AUTHORS):
-            tasks = [task for need in needs for task in need(config, target)]
-            absent = [task.key for task in tasks if task.degree not in getattr(config, task.kind)]
-            if absent:
-                return Reading(None, note=f"not in this configuration: {', '.join(absent)}")
-            if target == AUTHORS and not (tasks and all(task.kind == "isotropic" for task in tasks)):
-                continue
-            if missing := results.missing(tasks, kernels):
-                if target == AUTHORS:
+    def of(judged: Judged) -> Read:
+        def read(config: Any, record: Record) -> Reading:
+            results, measured, holds = Results(config, record), {}, {}
+            lacks: tuple[str, ...] = ()
+            for target in (*config.targets, AUTHORS):
+                tasks = [Task(kind, d, target) for kind, some in needs.items() for d in some or getattr(config, kind)]
+                absent = [task.key for task in tasks if task.degree not in getattr(config, task.kind)]
+                if absent:
+                    return Reading(None, note=f"not in this configuration: {', '.join(absent)}")
+                if target == AUTHORS and not (tasks and all(task.kind == "isotropic" for task in tasks)):
                     continue
-                lacks = (*lacks, *missing)
-                continue
-            measured[target], holds[target] = judged(results, target)
-        first = AUTHORS if AUTHORS in measured else config.targets[0]
-        if first not in measured:
-            return lacking(*dict.fromkeys(lacks))
-        words = [note] if note else []
-        words += ["judged by the settings of the public code"] if first == AUTHORS else []
-        words += [
-            f"the check {'holds' if held else 'does not hold'} with {target} targets"
-            for target, held in holds.items()
-            if target != first
-        ]
-        count = config.kernel_seeds if kernels else config.seeds
-        return Reading(measured, bool(holds[first]), "; ".join(words), tuple(dict.fromkeys(lacks)), seeds=count)
+                missing = results.missing(tasks, kernels)
+                if not missing:
+                    measured[target], holds[target] = judged(results, target)
+                elif target != AUTHORS:
+                    lacks = (*lacks, *missing)
+            first = AUTHORS if AUTHORS in measured else config.targets[0]
+            if first not in measured:
+                return lacking(*dict.fromkeys(lacks))
+            words = [note] if note else []
+            words += ["judged by the settings of the public code"] if first == AUTHORS else []
+            words += [
+                f"the check {'holds' if held else 'does not hold'} with {target} targets"
+                for target, held in holds.items()
+                if target != first
+            ]
+            count = config.kernel_seeds if kernels else config.seeds
+            return Reading(measured, bool(holds[first]), "; ".join(words), tuple(dict.fromkeys(lacks)), seeds=count)
 
-    return read
+        return read
+
+    return of
