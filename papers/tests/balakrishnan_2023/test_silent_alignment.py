@@ -16,12 +16,10 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import NumericalError, Record
-from ntkscope.experiments import EXPERIMENTS
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.surrogates import KernelRidgeLOO
-from ntkscope_papers.balakrishnan_2023.alignment import silent_alignment as experiment
+from ntkscope_papers.balakrishnan_2023.alignment.claims import Most, lags, silence
 from ntkscope_papers.balakrishnan_2023.alignment.path import moments_of
-from ntkscope_papers.balakrishnan_2023.alignment.readings import Most, lags, silence
 from ntkscope_papers.balakrishnan_2023.alignment.silent_alignment import SilentAlignment
 from ntkscope_papers.balakrishnan_2023.alignment.stacked_ridge import ridge_fits, solve_stack
 from ntkscope_papers.balakrishnan_2023.alignment.stacked_tangents import StackedReLU, against_engine, centred_alignments
@@ -29,8 +27,6 @@ from ntkscope_papers.balakrishnan_2023.alignment.summary import correlations, ha
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Images, pictures
 
 READINGS = readings("silent-alignment")
-
-JUDGED = EXPERIMENTS["silent-alignment"]
 
 
 @pytest.mark.guard
@@ -262,7 +258,7 @@ def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None
 
 
 def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
-    claims = list(JUDGED.judge(SilentAlignment(), made_up(tmp_path / "good"), ""))
+    claims = list(SilentAlignment().judge(made_up(tmp_path / "good"), ""))
     assert {claim.id: claim.verdict for claim in claims if claim.verdict != "reproduced"} == {}
     assert len(claims) == 7
 
@@ -353,20 +349,19 @@ def test_undefined_correlations_leave_too_few_seeds_for_a_verdict(tmp_path: Path
     def constant_network(rows: dict[str, Any]) -> None:
         rows["d12-correlated"]["machine"]["correlation"]["end"] = [None] * 4 + [0.5] * 6
 
-    claims = {c.id: c for c in JUDGED.judge(SilentAlignment(), made_up(tmp_path / "run", constant_network), "")}
+    claims = {c.id: c for c in SilentAlignment().judge(made_up(tmp_path / "run", constant_network), "")}
     assert claims["relu-d12corr-epoch1"].verdict == "stand-in"
     assert "6 network(s) where the check asks for 10" in claims["relu-d12corr-epoch1"].note
 
 
 def test_a_missing_leg_names_the_command_that_makes_it(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run", lambda rows: rows.pop("cifar10/small"))
-    claims = {claim.id: claim for claim in JUDGED.judge(SilentAlignment(), record, "")}
+    claims = {claim.id: claim for claim in SilentAlignment().judge(record, "")}
     assert claims["relu-silent-alignment-reported"].verdict == "not testable here"
     assert '"cifar10/small"' in claims["relu-silent-alignment-reported"].note
     assert claims["relu-d8-static"].verdict == "reproduced"
 
 
 def test_tasks_whose_arrays_were_not_kept_are_not_drawn(tmp_path: Path) -> None:
-    record = Record.create(tmp_path / "run", kind="experiment", name="silent-alignment", config={"drawn": ["d7"]})
-    record.put(**good())
-    assert set(experiment.draw(record)) == {"silence"}
+    record = made_up(tmp_path / "run")
+    assert set(SilentAlignment(drawn=("d7",)).draw(record)) == {"silence"}

@@ -7,82 +7,144 @@ say yes with confidence (Wilson's 95 % interval above one half: nine of ten).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope_papers.balakrishnan_2023.alignment.readings import (
-    END,
-    Most,
-    at,
-    common,
-    each,
-    lags,
-    mean_of,
-    numbers,
-    silence,
-)
+from ntkscope.measures.uncertainty import wilson_interval
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import PICTURES, STARTS
-from ntkscope_papers.framework.claims import Read, Reading, claim, needs
-from ntkscope_papers.framework.intervals import CORRELATION, R2, SHARE
+from ntkscope_papers.framework import Reading, claim
+from ntkscope_papers.framework.intervals import ANY, CORRELATION, R2, SHARE, interval, short
 
+END = "end"
 SEEDS = 10
 TOGETHER = ("cosine", "correlation", "fit")
 MOST = "in a majority of seeds (Wilson's 95 % interval above one half): "
 P = 0.05
-
-
 Cosines = Mapping[str, Any]
 Asked = Callable[[Cosines], Sequence[bool | None]]
+
+# -- how a record is read -----------------------------------------------------------------------------------------------------
+
+
+def numbers(values: Iterable[Any]) -> list[float]:
+    """What the record has as None is NaN."""
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def mean_of(values: Iterable[Any], within: tuple[float, float] = ANY) -> list[Any]:
+    """Mean with its 95 % interval over the seeds where it is defined, and their number; empty if there are none.
+
+    >>> mean_of([1.0, 3.0, None])
+    [2.0, -10.7062, 14.7062, 2]
+    """
+    told = interval(numbers(values), within)
+    return [*short(told), told["n"]] if told["n"] else []
+
+
+def at(row: Mapping[str, Any], epoch: int | str) -> list[float]:
+    """Of every seed, a quantity at an epoch, or at the last one before it that was measured."""
+    if epoch == END:
+        return numbers(row[END])
+    measured = max(float(key) for key in row if key != END and float(key) <= float(epoch))
+    return numbers(row[f"{measured:g}"])
+
+
+class Most:
+    """In how many seeds something is the case: it holds if that is a majority with confidence, by Wilson's 95 % interval.
+
+    Seeds in which it is undefined (None) do not count. Of ten seeds, nine are enough and eight are not.
+
+    >>> Most([True] * 9 + [False]).holds, Most([True] * 8 + [False] * 2).holds, Most([True, None]).seeds
+    (True, False, 1)
+    """
+
+    def __init__(self, truths: Sequence[bool | None]) -> None:
+        counted = [truth for truth in truths if truth is not None]
+        self.seeds, self.true = len(counted), sum(counted)
+        self.interval = wilson_interval(self.true, self.seeds)
+
+    @property
+    def holds(self) -> bool:
+        return self.interval[0] > 0.5
+
+    def told(self) -> dict[str, Any]:
+        return {"seeds": f"{self.true} of {self.seeds}", "share, 95 %": [round(end, 3) for end in self.interval]}
+
+
+def each(*columns: Sequence[float]) -> list[tuple[float, ...] | None]:
+    """The values of every seed, side by side; None where one is undefined."""
+    return [row if all(math.isfinite(value) for value in row) else None for row in zip(*columns)]
+
+
+def lags(jumps: Mapping[str, Any], first: str = "cosine", how: str = "epoch") -> dict[str, list[Any]]:
+    """How much later than that of `first` each series' jump comes, in epochs, paired by seed: mean and interval.
+
+    `how`: "epoch" for the steepest epoch, "change" for the change of level.
+    """
+    start = numbers(jumps[first][how])
+    found = {}
+    for name, row in jumps.items():
+        if name != first:
+            pairs = each(start, numbers(row[how]))
+            found[name] = mean_of(None if pair is None else pair[1] - pair[0] for pair in pairs)
+    return found
+
+
+def common(jumps: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Epoch, share of the rise and p of the jump that seeds have in common."""
+    return {
+        name: {key: jumps[name]["common"][key] for key in ("epoch", "share", "p")} for name in names if name in jumps
+    }
+
+
+def silence(half: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the alignment's half-rise comes before the loss's half-fall: the interval of the lag lies above 0.
+
+    None where fewer than two seeds have both.
+    """
+    told = interval(numbers(half["lag"]))
+    return {
+        "lag, epochs": mean_of(half["lag"]),
+        "half-rise of the alignment": mean_of(half["alignment"]),
+        "half-fall of the loss": mean_of(half["loss"]),
+        "loss fallen by then": mean_of(half["loss fallen"]),
+        "silent": None if told["n"] < 2 else bool(told["low"] > 0),
+    }
 
 
 def beside(row: Mapping[str, Any], asked: Asked) -> str:
     """How many seeds say yes at the other learning rates."""
     words = []
     for rate, other in row.get("other rates", {}).items():
-        found = Most(asked(other["cosines"]))
-        words.append(
-            f"at learning rate {rate}: {found.true} of {found.seeds}, network's R² {_mean(other['network']['fit'])}"
-        )
+        found, fit = Most(asked(other["cosines"])), mean_of(other["network"]["fit"])
+        said = f"{fit[0]:.3g}" if fit else "undefined"
+        words.append(f"at learning rate {rate}: {found.true} of {found.seeds}, network's R² {said}")
     return "; ".join(words)
 
 
-def _mean(values: Sequence[Any]) -> str:
-    told = mean_of(values)
-    return f"{told[0]:.3g}" if told else "undefined"
-
-
-def _of_cosines(asked: Asked, shown: Callable[[Cosines], dict[str, Any]], leg: str, note: str = "") -> Read:
-    @needs(leg)
-    def read(config: Any, record: Record) -> Reading:
-        row, said = _by_authors(record, leg)
-        found = Most(asked(row["cosines"]))
-        measured = {**found.told(), **shown(row["cosines"]), "network's R²": mean_of(row["network"]["fit"], R2)}
-        measured |= {**_jumps(row), "silence": silence(row["half"])}
-        if said:
-            own = Most(asked(record.metrics[leg]["cosines"]))
-            said += f" by those of this experiment {own.true} of {own.seeds}"
-        words = "; ".join(word for word in (note, said, beside(row, asked)) if word)
-        return Reading(measured, found.holds, words, seeds=found.seeds)
-
-    return read
-
-
-def _by_authors(record: Record, leg: str) -> tuple[Mapping[str, Any], str]:
+def by_authors(record: Record, leg: str) -> tuple[Mapping[str, Any], str]:
     """What was measured by the authors' own settings, if it was, with a word on it."""
     found = record.metrics.get(f"authors/{leg}")
     return (record.metrics[leg], "") if found is None else (found, "judged by the settings of the public code;")
 
 
-def _jumps(row: Mapping[str, Any]) -> dict[str, Any]:
-    """When each series jumps, how much later than the cosines, and whether in all seeds together."""
+def course(row: Mapping[str, Any]) -> dict[str, Any]:
+    """When each series jumps, how much later than the cosines, and whether in all seeds together; how well the network fits,
+    and whether its alignment was silent."""
     jumps = row["jumps"]
     return {
         "steepest epoch begins at": {name: mean_of(jumps[name]["epoch"]) for name in jumps},
         "lag behind the cosines, epochs": lags(jumps),
         "lag of changes of level": lags(jumps, how="change"),
         "common jump": common(jumps, jumps),
+        "network's R²": mean_of(row["network"]["fit"], R2),
+        "silence": silence(row["half"]),
     }
+
+
+# -- claims -------------------------------------------------------------------------------------------------------------------
 
 
 def _shares(cosines: Cosines) -> dict[str, Any]:
@@ -94,15 +156,11 @@ def _shares(cosines: Cosines) -> dict[str, Any]:
 
 
 def _many(cosines: Cosines) -> list[bool | None]:
-    return [_asked(value, lambda v: v >= 0.1) for value in at(cosines["share ≥ 0.8"], 1)]
+    return [value >= 0.1 if math.isfinite(value) else None for value in at(cosines["share ≥ 0.8"], 1)]
 
 
 def _few(cosines: Cosines) -> list[bool | None]:
-    return [_asked(value, lambda v: v <= 0.02) for value in at(cosines["share ≥ 0.8"], 1)]
-
-
-def _asked(value: float, question: Callable[[float], bool]) -> bool | None:
-    return question(value) if math.isfinite(value) else None
+    return [value <= 0.02 if math.isfinite(value) else None for value in at(cosines["share ≥ 0.8"], 1)]
 
 
 def _static(cosines: Cosines) -> list[bool | None]:
@@ -117,6 +175,53 @@ def _largest(cosines: Cosines) -> dict[str, Any]:
     }
 
 
+def of_cosines(
+    leg: str, asked: Asked, shown: Callable[[Cosines], dict[str, Any]], config: Any, record: Record
+) -> Reading:
+    """A question to the cosines of a task."""
+    row, said = by_authors(record, leg)
+    found = Most(asked(row["cosines"]))
+    if said:
+        own = Most(asked(record.metrics[leg]["cosines"]))
+        said += f" by those of this experiment {own.true} of {own.seeds}"
+    words = "; ".join(word for word in (said, beside(row, asked)) if word)
+    return Reading({**found.told(), **shown(row["cosines"]), **course(row)}, found.holds, words, seeds=found.seeds)
+
+
+COSINES = [
+    claim(identity, source, published, MOST + check, needs=[leg], seeds=SEEDS)(partial(of_cosines, leg, asked, shown))
+    for leg, identity, source, published, check, asked, shown in (
+        (
+            "d3",
+            "relu-fig8-d3-cosines",
+            "Appendix B, Figure 8",
+            {"degree": 3, "epoch": 1},
+            "at least 10 % of the units have |cos| ≥ 0.8 after epoch 1",
+            _many,
+            _shares,
+        ),
+        (
+            "d6",
+            "relu-fig9-d6-cosines",
+            "Appendix B, Figure 9",
+            {"degree": 6, "epoch": 1},
+            "at most 2 % of the units have |cos| ≥ 0.8 after epoch 1",
+            _few,
+            _shares,
+        ),
+        (
+            "d8",
+            "relu-d8-static",
+            "Appendix B, Figure 13",
+            {"degree": 8},
+            "largest |cos| of the trained network at most 0.15 above that of the initial one",
+            _static,
+            _largest,
+        ),
+    )
+]
+
+
 @claim(
     "relu-d7-jump-epoch2",
     "Section 5.2.3, Appendix B, Figures 10–12",
@@ -126,19 +231,14 @@ def _largest(cosines: Cosines) -> dict[str, Any]:
     seeds=SEEDS,
     needs=["d7"],
 )
-def _together(config: Any, record: Record) -> Reading:
+def together(config: Any, record: Record) -> Reading:
     row = record.metrics["d7"]
     jumps = row["jumps"]
     epochs = each(*(numbers(jumps[name]["epoch"]) for name in TOGETHER))
     found = Most([None if three is None else max(three) - min(three) <= 1 and max(three) < 5 for three in epochs])
     shared = common(jumps, TOGETHER)
     gathered = all((p := shared[name]["p"]) is not None and p <= P for name in TOGETHER)
-    measured = {
-        **found.told(),
-        **_jumps(row),
-        "network's R²": mean_of(row["network"]["fit"], R2),
-        "silence": silence(row["half"]),
-    }
+    measured = {**found.told(), **course(row)}
     note = "the document's epoch 2 is one run; a jump during it begins between 0 and 2 here"
     return Reading(measured, found.holds and gathered, note, seeds=found.seeds)
 
@@ -152,7 +252,7 @@ def _together(config: Any, record: Record) -> Reading:
     seeds=SEEDS,
     needs=["d11-correlated"],
 )
-def _slow(config: Any, record: Record) -> Reading:
+def slow(config: Any, record: Record) -> Reading:
     row = record.metrics["d11-correlated"]
     when, rises = numbers(row["cosines"]["first above 0.5"]), numbers(row["correlation at the crossing"])
     truths: list[bool | None] = []
@@ -171,9 +271,7 @@ def _slow(config: Any, record: Record) -> Reading:
             str(e): mean_of(at(row["cosines"]["largest"], e), SHARE) for e in (0, 1, 5, 16, 40, END)
         },
         "rise of the correlation around it": mean_of(rises),
-        **_jumps(row),
-        "network's R²": mean_of(row["network"]["fit"], R2),
-        "silence": silence(row["half"]),
+        **course(row),
     }
 
     def crossing(cosines: Cosines) -> list[bool | None]:
@@ -193,8 +291,8 @@ def _slow(config: Any, record: Record) -> Reading:
     seeds=SEEDS,
     needs=["d12-correlated"],
 )
-def _first_epoch(config: Any, record: Record) -> Reading:
-    row, said = _by_authors(record, "d12-correlated")
+def first_epoch(config: Any, record: Record) -> Reading:
+    row, said = by_authors(record, "d12-correlated")
     mean, correlation = row["cosines"]["mean"], row["machine"]["correlation"]
     cosines = [at(mean, when) for when in (0, 1, END)]
     moved = [None if three is None else abs(three[1] - three[0]) > abs(three[2] - three[1]) for three in each(*cosines)]
@@ -207,10 +305,8 @@ def _first_epoch(config: Any, record: Record) -> Reading:
         "correlation by epoch": {str(e): mean_of(at(correlation, e), CORRELATION) for e in (0, 1, 20, END)},
         "correlation weaker at the end": Most(weaker).told(),
         "R² of the machine at the end": mean_of(at(row["machine"]["fit"], END), R2),
-        "network's R²": mean_of(row["network"]["fit"], R2),
         "spread of the network's outputs / targets": mean_of(row["network"]["spread"]),
-        **_jumps(row),
-        "silence": silence(row["half"]),
+        **course(row),
     }
     note = said + (
         " the correlation of two nearly constant functions is that of what little they vary; where either varies by less than"
@@ -242,7 +338,7 @@ def _closeness(row: Mapping[str, Any]) -> tuple[Most, dict[str, Any]]:
     seeds=SEEDS,
     needs=[*(f"{name}/small" for name in PICTURES)],
 )
-def _reported(config: Any, record: Record) -> Reading:
+def reported(config: Any, record: Record) -> Reading:
     measured, judged, words = {}, [], []
     for name in PICTURES:
         for start in STARTS:
@@ -256,26 +352,3 @@ def _reported(config: Any, record: Record) -> Reading:
     if words:
         note += f"; from PyTorch's own, {', '.join(words)}"
     return Reading(measured, all(found.holds for found in judged), note, seeds=min(found.seeds for found in judged))
-
-
-RELU_D8_STATIC = claim(
-    "relu-d8-static",
-    "Appendix B, Figure 13",
-    {"degree": 8},
-    MOST + "largest |cos| of the trained network at most 0.15 above that of the initial one",
-    seeds=SEEDS,
-)(_of_cosines(_static, _largest, "d8"))
-RELU_FIG8_D3_COSINES = claim(
-    "relu-fig8-d3-cosines",
-    "Appendix B, Figure 8",
-    {"degree": 3, "epoch": 1},
-    MOST + "at least 10 % of the units have |cos| ≥ 0.8 after epoch 1",
-    seeds=SEEDS,
-)(_of_cosines(_many, _shares, "d3"))
-RELU_FIG9_D6_COSINES = claim(
-    "relu-fig9-d6-cosines",
-    "Appendix B, Figure 9",
-    {"degree": 6, "epoch": 1},
-    MOST + "at most 2 % of the units have |cos| ≥ 0.8 after epoch 1",
-    seeds=SEEDS,
-)(_of_cosines(_few, _shares, "d6"))

@@ -27,6 +27,7 @@ from ntkscope_papers.balakrishnan_2023.alignment.tasks import (
     splits_of,
     stacked,
 )
+from ntkscope_papers.framework import Run
 from ntkscope_papers.framework.legs import showing
 
 PROBE = 32  # inputs on which stacked kernels are held to the engine
@@ -188,12 +189,13 @@ class Follower:
         self.whole.alignments.append(alignments)
 
 
-def follow(config: Any, one: Task, seeds: Sequence[int], root: str | None, device: torch.device) -> Path:
+def follow(config: Any, run: Run, one: Task) -> Path:
     """Train one network per rate and seed, stacked in one call, and measure them on the way and at the end.
 
     A member comes back as it was after its best epoch on the validation points, at most `config.epochs`.
     """
-    splits = splits_of(config, one, seeds, root)
+    seeds, device = range(run.seed, run.seed + config.seeds), run.device
+    splits = splits_of(config, one, seeds, run.root)
     dimension = splits[0].train.x.shape[1]
     build = partial(network, config, one, dimension)
     template = build(0).to(device)

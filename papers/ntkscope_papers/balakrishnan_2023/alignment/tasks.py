@@ -66,18 +66,6 @@ BY_AUTHORS = (  # github.com/Bala-A87/UGRC, Code/configs/nn/hidden-func-poly
 )
 
 
-def task(name: str) -> Task:
-    """The task of a leg.
-
-    >>> task("d7").shown, task("mnist/small").start
-    (2, 'small')
-    """
-    for one in (*TASKS, *BY_AUTHORS):
-        if one.name == name:
-            return one
-    raise UsageError(f"got task {name!r}; expected one of {', '.join(one.name for one in TASKS)}")
-
-
 def splits_of(config: Any, one: Task, seeds: Sequence[int], root: str | None) -> list[Split]:
     """The data of every seed: polynomials are drawn anew for each, images are the same for all."""
     if isinstance(one, Images):
