@@ -149,13 +149,12 @@ def _series(path: Path) -> dict[str, np.ndarray]:
         "networks": path.finals[: path.seeds].astype(np.float32),
         "targets": path.targets.astype(np.float32),
     }
-    if path.cosines is not None and path.ending is not None:
-        found["cosines"] = np.concatenate([path.cosines, path.ending[:, None]], axis=1).astype(np.float16)
+    if path.cosines is not None:
+        found["cosines"] = path.cosines.astype(np.float16)
     if path.hidden is not None:
         found["hidden"] = path.hidden.astype(np.float32)
-    if path.predictions is not None and path.at_end is not None and path.strengths is not None:
-        found["predictions"] = np.concatenate([path.predictions, path.at_end[:, None]], axis=1).astype(np.float32)
-        found["strengths"] = path.strengths
+    if path.predictions is not None and path.strengths is not None:
+        found |= {"predictions": path.predictions.astype(np.float32), "strengths": path.strengths}
     return found
 
 

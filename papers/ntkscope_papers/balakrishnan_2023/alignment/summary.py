@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,105 +93,74 @@ def steepest(series: Matrix, window: int) -> tuple[Float64[np.ndarray, " seeds"]
 
 def summary(config: Any, path: Path) -> dict[str, Any]:
     """What the record keeps of a path, by seed; networks of other rates under "other rates"."""
-    S = path.seeds
-    close = path.times <= config.followed
-    told: dict[str, Any] = {
-        "rates": list(path.rates),
-        **path.trained,
-        "network": {
-            "fit": fits(path.finals[:S], path.targets),
-            "spread": path.finals[:S].std(-1) / path.targets.std(-1),
-        },
-    }
+    S, times = path.seeds, path.times
+    close = np.flatnonzero(times <= config.followed)
+    told: dict[str, Any] = {"rates": list(path.rates), **path.trained, **_networks(path, slice(0, S), close)}
+    told["network"]["spread"] = path.finals[:S].std(-1) / path.targets.std(-1)
     series = {"alignment": path.alignments[:S, close], "loss": -path.losses[:S, close]}
-    if path.cosines is not None and path.ending is not None:
-        told["cosines"] = _cosines(path.cosines[:S], path.ending[:S], path.times)
+    if path.cosines is not None:
         series["cosine"] = np.abs(path.cosines[:S, close].astype(np.float64)).mean(-1)
-    if path.predictions is not None and path.at_end is not None:
-        machine = _machine(path)
-        told["machine"] = {
-            name: _at_epochs(path.times, machine[name], machine[f"{name}, end"]) for name in ("correlation", "fit")
+    if path.predictions is not None:
+        scale, network = path.targets.std(-1), path.finals[:S]
+        machine = {
+            "correlation": correlations(path.predictions, network[:, None], scale[:, None]),
+            "fit": fits(path.predictions, path.targets[:, None]),
         }
-        told["more points"] = _whole(path)
-        told["ends of the grid"] = _ends(config.strengths, path.strengths)
-        series |= {name: machine[name][:, close] for name in ("correlation", "fit")}
+        series |= {name: values[:, close] for name, values in machine.items()}
+        told["machine"] = {name: _at_epochs(times, values) for name, values in machine.items()}
+        told["more points"] = {
+            "correlation": {when: correlations(said, network, scale) for when, (said, _) in path.more.items()},
+            "fit": {when: fits(said, path.targets) for when, (said, _) in path.more.items()},
+            "alignment": {when: values for when, (_, values) in path.more.items()},
+        }
+        ends = (("smallest", min(config.strengths)), ("largest", max(config.strengths)))
+        told["ends of the grid"] = {name: float(np.mean(path.strengths == end)) for name, end in ends}
         if "cosines" in told:
-            told["correlation at the crossing"] = _at_crossing(
-                path, machine["correlation"], told["cosines"]["first above 0.5"]
-            )
-    window = config.moments
+            crossings = told["cosines"]["first above 0.5"]
+            told["correlation at the crossing"] = _at_crossing(times, machine["correlation"], crossings)
     told["jumps"] = {
-        name: jump(series[name], path.times[close], window, config.draws) for name in SERIES if name in series
+        name: jump(series[name], times[close], config.moments, config.draws) for name in SERIES if name in series
     }
-    told["half"] = _halves(path, slice(0, S), close)
     if len(path.rates) > 1:
         told["other rates"] = {
-            f"{rate:g}": _other(path, slice((r + 1) * S, (r + 2) * S), close) for r, rate in enumerate(path.rates[1:])
+            f"{rate:g}": _networks(path, slice(r * S, (r + 1) * S), close) for r, rate in enumerate(path.rates) if r
         }
     return plain(told)
 
 
-def _cosines(cosines: np.ndarray, ending: np.ndarray, times: np.ndarray) -> dict[str, Any]:
+def _networks(path: Path, members: slice, close: np.ndarray) -> dict[str, Any]:
+    """What is measured of the networks of every rate."""
+    found: dict[str, Any] = {
+        "network": {"fit": fits(path.finals[members], path.targets)},
+        "half": _halves(path, members, close),
+    }
+    if path.cosines is not None:
+        found["cosines"] = _cosines(path.cosines[members], path.times)
+    return found
+
+
+def _cosines(cosines: np.ndarray, times: np.ndarray) -> dict[str, Any]:
     sizes = np.abs(cosines.astype(np.float64))
-    last = np.abs(ending.astype(np.float64))
-    largest = sizes.max(-1)
-    found = {
-        "mean": _at_epochs(times, sizes.mean(-1), last.mean(-1)),
-        "largest": _at_epochs(times, largest, last.max(-1)),
-        **{
-            f"share ≥ {level}": _at_epochs(times, (sizes >= level).mean(-1), (last >= level).mean(-1))
-            for level in LEVELS
-        },
-    }
-    above = largest > 0.5
+    series = {"mean": sizes.mean(-1), "largest": sizes.max(-1)}
+    series |= {f"share ≥ {level}": (sizes >= level).mean(-1) for level in LEVELS}
+    above = series["largest"][:, :-1] > 0.5
     first = np.where(above.any(1), times[np.argmax(above, axis=1)], np.nan)
-    return {**found, "first above 0.5": first}
+    return {**{name: _at_epochs(times, values) for name, values in series.items()}, "first above 0.5": first}
 
 
-def _at_epochs(times: np.ndarray, series: Matrix, end: np.ndarray) -> dict[str, Any]:
+def _at_epochs(times: np.ndarray, series: Matrix) -> dict[str, Any]:
     """A series at whole epochs, and of the trained networks."""
-    return {f"{times[k]:g}": series[:, k] for k in range(len(times)) if times[k] == round(times[k])} | {"end": end}
+    return {f"{time:g}": series[:, k] for k, time in enumerate(times) if time == round(time)} | {"end": series[:, -1]}
 
 
-def _machine(path: Path) -> dict[str, np.ndarray]:
-    """Correlation with the trained network, and R², of the tangent machines at every moment and at the end."""
-    assert path.predictions is not None
-    assert path.at_end is not None
-    scale, network = path.targets.std(-1), path.finals[: path.seeds]
-    return {
-        "correlation": correlations(path.predictions, network[:, None], scale[:, None]),
-        "correlation, end": correlations(path.at_end, network, scale),
-        "fit": fits(path.predictions, path.targets[:, None]),
-        "fit, end": fits(path.at_end, path.targets),
-    }
-
-
-def _whole(path: Path) -> dict[str, Any]:
-    """The same of machines on many more points, at whole epochs."""
-    names = ["end" if math.isinf(time) else f"{time:g}" for time in path.whole.times]
-    scale, network = path.targets.std(-1), path.finals[: path.seeds]
-    rows = list(zip(names, path.whole.predictions, path.whole.alignments))
-    return {
-        "correlation": {name: correlations(predicted, network, scale) for name, predicted, _ in rows},
-        "fit": {name: fits(predicted, path.targets) for name, predicted, _ in rows},
-        "alignment": {name: values for name, _, values in rows},
-    }
-
-
-def _ends(grid: Sequence[float], chosen: np.ndarray | None) -> dict[str, float]:
-    """In which share of the moments the chosen ridge was the smallest or the largest of the grid."""
-    assert chosen is not None
-    return {name: float((chosen == end).mean()) for name, end in (("smallest", min(grid)), ("largest", max(grid)))}
-
-
-def _at_crossing(path: Path, correlation: Matrix, crossings: np.ndarray) -> list[float]:
+def _at_crossing(times: np.ndarray, correlation: Matrix, crossings: np.ndarray) -> list[float]:
     """The largest rise of the correlation within one epoch that contains the moment at which a cosine first exceeds 0.5."""
     found = []
     for row, when in zip(correlation, crossings):
         rises = [
             row[j] - row[i]
-            for i, early in enumerate(path.times)
-            for j, late in enumerate(path.times)
+            for i, early in enumerate(times)
+            for j, late in enumerate(times)
             if early < late <= early + 1 + 1e-9 and early <= when <= late
         ]
         found.append(max(rises, default=math.nan))
@@ -217,15 +186,8 @@ def jump(series: Matrix, times: np.ndarray, window: int, draws: int) -> dict[str
         common = common_jump(series[whole], window=window, permutations=draws)
     except UsageError as error:  # fewer than two seeds, or a window as long as the path
         return {**found, "common": {"epoch": None, "share": None, "p": None, "reason": str(error)}}
-    return {
-        **found,
-        "common": {
-            "epoch": float(times[common.at]),
-            "share": common.share,
-            "p": common.p,
-            "reason": common.reason,
-        },
-    }
+    told = {"epoch": float(times[common.at]), "share": common.share, "p": common.p, "reason": common.reason}
+    return {**found, "common": told}
 
 
 def _halves(path: Path, members: slice, close: np.ndarray) -> dict[str, Any]:
@@ -243,13 +205,3 @@ def _halves(path: Path, members: slice, close: np.ndarray) -> dict[str, Any]:
         "lag": [b - a for a, b in zip(rising, falling)],
         "loss fallen": fallen,
     }
-
-
-def _other(path: Path, members: slice, close: np.ndarray) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "network": {"fit": fits(path.finals[members], path.targets)},
-        "half": _halves(path, members, close),
-    }
-    if path.cosines is not None and path.ending is not None:
-        found["cosines"] = _cosines(path.cosines[members], path.ending[members], path.times)
-    return found

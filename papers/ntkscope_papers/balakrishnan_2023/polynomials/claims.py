@@ -6,7 +6,7 @@ have the width (and rate) with the smallest mean validation MSE at each degree. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -113,13 +113,6 @@ def even(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, exact=True)
 
 
-def _at_epoch(results: Results, task: Task, epoch: int) -> Any:
-    """The share of aligned units of each seed after an epoch, the last measured one if it is earlier."""
-    moments = results.moments(task)
-    place = max(i for i, moment in enumerate(moments) if moment <= epoch)
-    return results.aligned(task)[:, place]
-
-
 @claim(
     "relu-poly-odd-align-fast",
     "Section 5.2.1",
@@ -128,11 +121,12 @@ def _at_epoch(results: Results, task: Task, epoch: int) -> Any:
     seeds=NETWORKS,
 )
 @on_targets(isotropic=(3, 5, 7))
-def odd_fast(results: Results, target: str) -> tuple[Any, bool]:
+def odd_fast(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     measured, holds = {}, True
-    for degree, epoch in ((3, 2), (5, 2), (7, 5)):
-        found = _at_epoch(results, Task("isotropic", degree, target), epoch)
-        measured[str(degree)] = {"epoch": epoch, "share aligned": over_seeds(found, (0, 1))}
+    for task, epoch in zip(tasks, (2, 2, 5)):
+        place = max(i for i, moment in enumerate(results.moments(task)) if moment <= epoch)
+        found = results.aligned(task)[:, place]
+        measured[str(task.degree)] = {"epoch": epoch, "share aligned": over_seeds(found, (0, 1))}
         holds = holds and float(found.mean()) >= SHARE
     return measured, holds
 
@@ -145,11 +139,8 @@ def odd_fast(results: Results, target: str) -> tuple[Any, bool]:
     seeds=NETWORKS,
 )
 @on_targets(isotropic=(3, 4, 5, 6))
-def even_slow(results: Results, target: str) -> tuple[Any, bool]:
-    first = {}
-    for degree in (3, 4, 5, 6):
-        task = Task("isotropic", degree, target)
-        first[degree] = first_epochs(results.aligned(task), results.moments(task), SHARE)
+def even_slow(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    first = {task.degree: first_epochs(results.aligned(task), results.moments(task), SHARE) for task in tasks}
     middle = {degree: float(np.median(values)) for degree, values in first.items()}
     measured = {
         str(degree): {"median first epoch": middle[degree], "never": sum(np.isinf(values))}
@@ -166,12 +157,11 @@ def even_slow(results: Results, target: str) -> tuple[Any, bool]:
     seeds=NETWORKS,
 )
 @on_targets(isotropic=(8, 9), note="near its initial level: a rise of at most 0.2")
-def fails(results: Results, target: str) -> tuple[Any, bool]:
+def fails(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     measured, holds = {}, True
-    for degree in (8, 9):
-        task = Task("isotropic", degree, target)
+    for task in tasks:
         start, end = results.largest(task)
-        measured[str(degree)] = {
+        measured[str(task.degree)] = {
             "R²": over_seeds(results.r2(task), R2),
             "largest |cos|, start": over_seeds(start, (0, 1)),
             "largest |cos|, end": over_seeds(end, (0, 1)),
@@ -181,26 +171,24 @@ def fails(results: Results, target: str) -> tuple[Any, bool]:
     return measured, holds
 
 
-def _r2(results: Results, kind: str, degrees: Sequence[int], target: str) -> dict[int, Any]:
-    return {degree: results.r2(Task(kind, degree, target)) for degree in degrees}
+def _of_kind(tasks: Sequence[Task], kind: str) -> list[Task]:
+    return [task for task in tasks if task.kind == kind]
 
 
-def _by_degree(results: Results, found: Mapping[int, Any], kind: str, target: str) -> dict[str, Any]:
-    """R² over seeds, with the width chosen."""
-    return {
-        str(degree): [*over_seeds(values, R2), results.chosen(Task(kind, degree, target))[0]]
-        for degree, values in found.items()
-    }
-
-
-def _by_l1(results: Results, kind: str, target: str) -> dict[str, Any]:
-    """Explained share of a constant's mean absolute error: means over seeds, and the highest degree with half of it."""
-    tasks = [Task(kind, degree, target) for degree in getattr(results.config, kind)]
+def _by_degree(results: Results, tasks: Sequence[Task]) -> dict[str, Any]:
+    """R² over seeds with the width chosen; the explained share of a constant's mean absolute error, its mean over seeds, and
+    the highest degree with half of it."""
     means = {task.degree: float(np.mean(results.network(task)["l1"])) for task in tasks}
     return {
+        "R², width": {str(task.degree): [*over_seeds(results.r2(task), R2), results.chosen(task)[0]] for task in tasks},
         "L1": {str(degree): round(mean, 4) for degree, mean in means.items()},
         "highest degree by L1": highest({degree: mean >= ROUGH for degree, mean in means.items()}),
     }
+
+
+def _highest(results: Results, tasks: Sequence[Task], least: float) -> int | None:
+    """The highest degree whose mean R² is at least this."""
+    return highest({task.degree: float(results.r2(task).mean()) >= least for task in tasks})
 
 
 @claim(
@@ -211,12 +199,9 @@ def _by_l1(results: Results, kind: str, target: str) -> dict[str, Any]:
     seeds=NETWORKS,
 )
 @on_targets(isotropic=())
-def indep(results: Results, target: str) -> tuple[Any, bool]:
-    found = _r2(results, "isotropic", results.config.isotropic, target)
-    means = {degree: float(values.mean()) for degree, values in found.items()}
-    at = threshold({degree: mean for degree, mean in means.items() if degree >= 6})
-    measured = {"R², width": _by_degree(results, found, "isotropic", target), "threshold": at}
-    return {**measured, **_by_l1(results, "isotropic", target)}, at is not None and 6 <= at <= 8
+def indep(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    at = threshold({task.degree: float(results.r2(task).mean()) for task in tasks if task.degree >= 6})
+    return {**_by_degree(results, tasks), "threshold": at}, at is not None and 6 <= at <= 8
 
 
 @claim(
@@ -227,13 +212,9 @@ def indep(results: Results, target: str) -> tuple[Any, bool]:
     seeds=NETWORKS,
 )
 @on_targets(isotropic=(), correlated=())
-def corr(results: Results, target: str) -> tuple[Any, bool]:
-    tops = {}
-    for kind in ("isotropic", "correlated"):
-        found = _r2(results, kind, getattr(results.config, kind), target)
-        tops[kind] = highest({degree: float(values.mean()) >= FITS for degree, values in found.items()})
-    measured = {"R², width": _by_degree(results, found, "correlated", target), "highest degree": tops}
-    measured |= _by_l1(results, "correlated", target)
+def corr(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    tops = {kind: _highest(results, _of_kind(tasks, kind), FITS) for kind in ("isotropic", "correlated")}
+    measured = {**_by_degree(results, _of_kind(tasks, "correlated")), "highest degree": tops}
     top = tops["correlated"]
     return measured, top is not None and 9 <= top <= 14 and top > (tops["isotropic"] or 0)
 
@@ -246,17 +227,20 @@ def corr(results: Results, target: str) -> tuple[Any, bool]:
     seeds=MACHINES,
 )
 @on_targets(correlated=(), kernels=True)
-def corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
-    degrees = [degree for degree in results.config.correlated if degree <= 11]
+def corr_rbf(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     wins, measured = 0, {}
-    for degree in degrees:
-        task = Task("correlated", degree, target)
+    for task in tasks:
+        if task.degree > 11:
+            continue
         ntk, rbf = (results.machine(task, model, "mse validation") for model in (NTK, RBF))
         wins += float(rbf.mean()) < float(ntk.mean())
-        measured[str(degree)] = {"RBF": over_seeds(rbf, R2), "NTK": over_seeds(ntk, R2)}
         squared = [float(results.machine(task, f"{k} ridge", "mse validation").mean()) for k in ("rbf", "ntk")]
-        measured[str(degree)]["ridge, RBF and NTK"] = [round(value, 5) for value in squared]
-    return {"validation MSE": measured, "RBF better": wins, "degrees": len(degrees)}, wins > len(degrees) / 2
+        measured[str(task.degree)] = {
+            "RBF": over_seeds(rbf, R2),
+            "NTK": over_seeds(ntk, R2),
+            "ridge, RBF and NTK": [round(value, 5) for value in squared],
+        }
+    return {"validation MSE": measured, "RBF better": wins, "degrees": len(measured)}, wins > len(measured) / 2
 
 
 @claim(
@@ -267,16 +251,10 @@ def corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
     seeds=NETWORKS,
 )
 @on_targets(direct=())
-def direct(results: Results, target: str) -> tuple[Any, bool]:
-    found = _r2(results, "direct", results.config.direct, target)
-    top = highest({degree: float(values.mean()) >= ROUGH for degree, values in found.items()})
-    constant = {str(degree): over_seeds(results.network(Task("direct", degree, target))["spread"]) for degree in found}
-    measured = {
-        "R², width": _by_degree(results, found, "direct", target),
-        "spread of predictions": constant,
-        "highest degree": top,
-        **_by_l1(results, "direct", target),
-    }
+def direct(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    top = _highest(results, tasks, ROUGH)
+    spreads = {str(task.degree): over_seeds(results.network(task)["spread"]) for task in tasks}
+    measured = {**_by_degree(results, tasks), "spread of predictions": spreads, "highest degree": top}
     return measured, top is not None and 14 <= top <= 20
 
 
@@ -288,12 +266,12 @@ def direct(results: Results, target: str) -> tuple[Any, bool]:
     seeds=NETWORKS,
 )
 @on_targets(isotropic=(), direct=())
-def beats(results: Results, target: str) -> tuple[Any, bool]:
+def beats(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     tops = {}
     for kind in ("isotropic", "direct"):
-        found = _r2(results, kind, getattr(results.config, kind), target)
-        seeds = range(len(next(iter(found.values()))))
-        tops[kind] = [highest({d: values[s] >= ROUGH for d, values in found.items()}) or 0 for s in seeds]
+        fitted = {task.degree: results.r2(task) >= ROUGH for task in _of_kind(tasks, kind)}
+        seeds = range(len(next(iter(fitted.values()))))
+        tops[kind] = [highest({degree: each[s] for degree, each in fitted.items()}) or 0 for s in seeds]
     more = np.subtract(tops["direct"], tops["isotropic"])
     measured = {"hidden": tops["isotropic"], "given": tops["direct"], "difference": over_seeds(more)}
     return measured, interval(more)["low"] > 0
@@ -307,14 +285,16 @@ def beats(results: Results, target: str) -> tuple[Any, bool]:
     seeds=NETWORKS,
 )
 @on_targets(isotropic=(7, 8))
-def fig3(results: Results, target: str) -> tuple[Any, bool]:
-    means, measured = {}, {}
-    for degree in (7, 8):
-        task = Task("isotropic", degree, target)
-        train = np.array(results.network(task)["r2 train"])
-        means[degree] = float(results.r2(task).mean())
-        measured[str(degree)] = {"test": over_seeds(results.r2(task), R2), "train": over_seeds(train, R2)}
-    return measured, means[7] >= FITS and means[8] <= FAILS
+def fig3(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    measured = {
+        str(task.degree): {
+            "test": over_seeds(results.r2(task), R2),
+            "train": over_seeds(results.network(task)["r2 train"], R2),
+        }
+        for task in tasks
+    }
+    seven, eight = (float(results.r2(task).mean()) for task in tasks)
+    return measured, seven >= FITS and eight <= FAILS
 
 
 @claim(
@@ -326,10 +306,9 @@ def fig3(results: Results, target: str) -> tuple[Any, bool]:
     seeds=MACHINES,
 )
 @on_targets(isotropic=(7, 8), kernels=True)
-def fig5(results: Results, target: str) -> tuple[Any, bool]:
-    seven, eight = (Task("isotropic", degree, target) for degree in (7, 8))
-    fuzz = {"network": results.paired(seven, "fuzz"), "NTK": results.machine(seven, NTK, "fuzz")}
-    r2 = {str(task.degree): results.machine(task, NTK, "r2 test") for task in (seven, eight)}
+def fig5(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    fuzz = {"network": results.paired(tasks[0], "fuzz"), "NTK": results.machine(tasks[0], NTK, "fuzz")}
+    r2 = {str(task.degree): results.machine(task, NTK, "r2 test") for task in tasks}
     gap = fuzz["NTK"] - fuzz["network"]
     measured = {
         "scatter": {name: over_seeds(values) for name, values in fuzz.items()},
@@ -351,12 +330,11 @@ def fig5(results: Results, target: str) -> tuple[Any, bool]:
     kernels=True,
     note="the variance of raw targets falls with the degree, so a fixed MSE says little",
 )
-def rbf(results: Results, target: str) -> tuple[Any, bool]:
-    degrees = [degree for degree in results.config.isotropic if degree >= 4]
-    found = {degree: results.machine(Task("isotropic", degree, target), RBF) for degree in (3, *degrees)}
-    r2 = {str(d): round(float(results.machine(Task("isotropic", d, target), RBF, "r2 test").mean()), 4) for d in found}
-    measured = {"MSE": {str(d): over_seeds(values) for d, values in found.items()}, "R²": r2}
-    return measured, float(found[3].mean()) < 0.1 and all(float(found[d].mean()) >= 0.1 for d in degrees)
+def rbf(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    found = {task.degree: results.machine(task, RBF) for task in tasks}
+    r2 = {str(task.degree): round(float(results.machine(task, RBF, "r2 test").mean()), 4) for task in tasks}
+    measured = {"MSE": {str(degree): over_seeds(values) for degree, values in found.items()}, "R²": r2}
+    return measured, all((float(values.mean()) < 0.1) == (degree == 3) for degree, values in found.items())
 
 
 @claim(
@@ -368,13 +346,11 @@ def rbf(results: Results, target: str) -> tuple[Any, bool]:
     seeds=MACHINES,
 )
 @on_targets(isotropic=(4, 5, 6, 7), kernels=True)
-def beats_rbf(results: Results, target: str) -> tuple[Any, bool]:
-    ratios, fitted = {}, []
-    for degree in (4, 5, 6, 7):
-        task = Task("isotropic", degree, target)
-        ratios[degree] = float(results.machine(task, NTK).mean() / results.machine(task, RBF).mean())
-        if float(results.r2(task).mean()) >= FITS:
-            fitted.append(degree)
+def beats_rbf(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
+    ratios = {
+        task.degree: float(results.machine(task, NTK).mean() / results.machine(task, RBF).mean()) for task in tasks
+    }
+    fitted = [task.degree for task in tasks if float(results.r2(task).mean()) >= FITS]
     measured = {"NTK / RBF": {str(d): round(ratio, 4) for d, ratio in ratios.items()}, "network fits": fitted}
     return measured, bool(fitted) and all(ratios[degree] <= 0.7 for degree in fitted)
 
@@ -387,12 +363,11 @@ def beats_rbf(results: Results, target: str) -> tuple[Any, bool]:
     seeds=MACHINES,
 )
 @on_targets(isotropic=(8, 9), kernels=True)
-def tie(results: Results, target: str) -> tuple[Any, bool]:
+def tie(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     ratios = {}
-    for degree in (8, 9):
-        task = Task("isotropic", degree, target)
+    for task in tasks:
         ntk, rbf = (results.machine(task, model, "mse validation").mean() for model in (NTK, RBF))
-        ratios[str(degree)] = round(float(ntk / rbf), 4)
+        ratios[str(task.degree)] = round(float(ntk / rbf), 4)
     return ratios, all(0.7 <= ratio <= 1.4 for ratio in ratios.values())
 
 
@@ -404,13 +379,12 @@ def tie(results: Results, target: str) -> tuple[Any, bool]:
     seeds=MACHINES,
 )
 @on_targets(isotropic=(8, 9), kernels=True)
-def overfit(results: Results, target: str) -> tuple[Any, bool]:
+def overfit(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     measured, holds = {}, True
-    for degree in (8, 9):
-        task = Task("isotropic", degree, target)
+    for task in tasks:
         share = float(results.machine(task, RBF, "mse train").mean() / results.machine(task, RBF).mean())
         spreads = {model: results.machine(task, model, "spread") for model in (NTK, RBF)}
-        measured[str(degree)] = {
+        measured[str(task.degree)] = {
             "RBF, train / test MSE": round(share, 5),
             "spread of NTK": over_seeds(spreads[NTK]),
             "spread of RBF": over_seeds(spreads[RBF]),
@@ -429,13 +403,12 @@ def overfit(results: Results, target: str) -> tuple[Any, bool]:
     seeds=MACHINES,
 )
 @on_targets(isotropic=(3, 4, 5, 6, 7), kernels=True)
-def slightly(results: Results, target: str) -> tuple[Any, bool]:
+def slightly(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     measured, wins, small = {}, 0, True
-    for degree in (3, 4, 5, 6, 7):
-        task = Task("isotropic", degree, target)
+    for task in tasks:
         gap = results.machine(task, NTK) - results.paired(task)
         share = float(abs(gap.mean()) / results.paired(task, "variance").mean())
-        measured[str(degree)] = {
+        measured[str(task.degree)] = {
             "NTK - network": over_seeds(gap),
             "of the variance": round(share, 4),
             "seeds with NTK better": f"{int((gap <= 0).sum())} of {len(gap)}",

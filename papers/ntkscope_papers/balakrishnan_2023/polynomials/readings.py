@@ -140,7 +140,7 @@ def first_epochs(shares: Float64[np.ndarray, "seeds moments"], moments: Sequence
     return [float(moments[int(row.argmax())]) if row.any() else float("inf") for row in reached]
 
 
-Judged = Callable[[Results, str], tuple[Any, bool]]
+Judged = Callable[[Results, Sequence[Task]], tuple[Any, bool]]
 
 
 def on_targets(*, kernels: bool = False, note: str = "", **needs: tuple[int, ...]) -> Callable[[Judged], Read]:
@@ -160,7 +160,7 @@ def on_targets(*, kernels: bool = False, note: str = "", **needs: tuple[int, ...
                     continue
                 missing = results.missing(tasks, kernels)
                 if not missing:
-                    measured[target], holds[target] = judged(results, target)
+                    measured[target], holds[target] = judged(results, tasks)
                 elif target != AUTHORS:
                     lacks = (*lacks, *missing)
             first = AUTHORS if AUTHORS in measured else config.targets[0]
