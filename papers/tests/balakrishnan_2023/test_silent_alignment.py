@@ -21,8 +21,13 @@ from ntkscope.surrogates import KernelRidgeLOO
 from ntkscope_papers.balakrishnan_2023.alignment.claims import Most, lags, silence
 from ntkscope_papers.balakrishnan_2023.alignment.path import moments_of
 from ntkscope_papers.balakrishnan_2023.alignment.silent_alignment import SilentAlignment
-from ntkscope_papers.balakrishnan_2023.alignment.stacked_ridge import ridge_fits, solve_stack
-from ntkscope_papers.balakrishnan_2023.alignment.stacked_tangents import StackedReLU, against_engine, centred_alignments
+from ntkscope_papers.balakrishnan_2023.alignment.stacked import (
+    StackedReLU,
+    against_engine,
+    centred_alignments,
+    ridge_fits,
+    solve_stack,
+)
 from ntkscope_papers.balakrishnan_2023.alignment.summary import correlations, half_time, jump, steepest
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Images, pictures
 

@@ -15,18 +15,13 @@ from torch import Tensor, nn
 
 from ntkscope import training
 from ntkscope.core import Snapshot, Split
-from ntkscope_papers.balakrishnan_2023.alignment.stacked_ridge import ridge_fits
-from ntkscope_papers.balakrishnan_2023.alignment.stacked_tangents import StackedReLU, against_engine, centred_alignments
-from ntkscope_papers.balakrishnan_2023.alignment.tasks import (
-    PARTS,
-    Polynomial,
-    Task,
-    network,
-    rates,
-    recipe,
-    splits_of,
-    stacked,
+from ntkscope_papers.balakrishnan_2023.alignment.stacked import (
+    StackedReLU,
+    against_engine,
+    centred_alignments,
+    ridge_fits,
 )
+from ntkscope_papers.balakrishnan_2023.alignment.tasks import PARTS, Polynomial, Task, stacked
 from ntkscope_papers.framework import Run
 from ntkscope_papers.framework.legs import showing
 
@@ -78,7 +73,7 @@ class Follower:
         self.config, self.one, self.template = config, one, template
         self.x = {part: stacked(splits, part, "x", device) for part in PARTS}
         self.y = {part: stacked(splits, part, "y", device).expand(len(splits), -1) for part in PARTS}
-        self.seeds, self.rates = len(splits), rates(config, one)
+        self.seeds, self.rates = len(splits), one.rates(config)
         self.near, self.far = (self._some(count) for count in (config.points, config.most_points))
         self.direction: Tensor | None = None
         if isinstance(one, Polynomial):
@@ -204,8 +199,8 @@ def follow(config: Any, run: Run, one: Task) -> Path:
     A member comes back as it was after its best epoch on the validation points, at most `config.epochs`.
     """
     seeds = range(run.seed, run.seed + config.seeds)
-    splits = splits_of(config, one, seeds, run.root)
-    build = partial(network, config, one, splits[0].train.x.shape[1])
+    splits = one.splits(config, seeds, run.root)
+    build = partial(one.network, config, splits[0].train.x.shape[1])
     follower = Follower(config, one, splits, build(0).to(run.device), run.device)
     per_epoch = -(-len(splits[0].train) // config.batch)
     wanted = moments_of(config, per_epoch)
@@ -226,6 +221,9 @@ def follow(config: Any, run: Run, one: Task) -> Path:
         on_snapshot=watch,
         device=run.device,
         progress=showing(),
-        **recipe(config, one),
+        **one.recipe,
+        batch_size=config.batch,
+        epochs=config.epochs,
+        patience=config.patience,
     )
     return follower.ended(ensemble, splits)

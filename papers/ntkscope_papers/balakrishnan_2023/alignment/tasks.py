@@ -32,6 +32,33 @@ class Polynomial:
     shown: int = 1
     authors: tuple[int, float] | None = None
 
+    def splits(self, config: Any, seeds: Sequence[int], root: str | None) -> list[Split]:
+        """Drawn anew for each seed."""
+        options = {"dimension": config.dimension, "target": config.target, "noise": config.noise}
+        sizes = {"train": config.train_items, "validation": config.validation_items, "test": config.test_items}
+        return [
+            data.load(
+                "hidden-polynomial", seed=seed, degree=self.degree, correlated=self.correlated, **options, **sizes
+            )
+            for seed in seeds
+        ]
+
+    def network(self, config: Any, dimension: int, seed: int) -> nn.Module:
+        """One hidden ReLU layer with PyTorch's own start."""
+        if self.authors is not None:
+            return hidden_network(dimension, self.authors[0], seed, mirrored=True)
+        return models.build("mlp", in_features=dimension, classes=1, widths=config.width, depth=1, seed=seed)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Of `fit_ensemble`: AdaDelta on the absolute error."""
+        ending = {"weight_decay": self.authors[1], "restore": False, "min_delta": 1e-4} if self.authors else {}
+        return {"optimizer": "adadelta", "loss": "l1", **ending}
+
+    def rates(self, config: Any) -> tuple[float, ...]:
+        """Learning rates; networks of the first are judged, the others stand beside them."""
+        return tuple(config.rates if self.authors is None else config.rates[:1])
+
 
 @dataclass(frozen=True)
 class Images:
@@ -45,6 +72,24 @@ class Images:
     @property
     def name(self) -> str:
         return f"{self.data}/{self.start}"
+
+    def splits(self, config: Any, seeds: Sequence[int], root: str | None) -> list[Split]:
+        """The same for all seeds."""
+        return [pictures(config, self, root)] * len(seeds)
+
+    def network(self, config: Any, dimension: int, seed: int) -> nn.Module:
+        """One hidden ReLU layer with PyTorch's own start; "small": weights N(0, `config.small`² / fan-in) and no biases."""
+        options = {"classes": 1, "widths": config.width, "depth": 1, "seed": seed}
+        sigma_w = config.small if self.start == "small" else None
+        return models.build("mlp", in_features=dimension, sigma_w=sigma_w, **options)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Of `fit_ensemble`: SGD on the squared error."""
+        return {"optimizer": "sgd", "loss": "mse"}
+
+    def rates(self, config: Any) -> tuple[float, ...]:
+        return (config.image_lr,)
 
 
 Task = Polynomial | Images
@@ -64,27 +109,6 @@ BY_AUTHORS = (  # github.com/Bala-A87/UGRC, Code/configs/nn/hidden-func-poly
     Polynomial("authors/d8", 8, authors=(256, 10.0)),
     Polynomial("authors/d12-correlated", 12, correlated=True, authors=(128, 10.0)),
 )
-
-
-def splits_of(config: Any, one: Task, seeds: Sequence[int], root: str | None) -> list[Split]:
-    """The data of every seed: polynomials are drawn anew for each, images are the same for all."""
-    if isinstance(one, Images):
-        return [pictures(config, one, root)] * len(seeds)
-    return [
-        data.load(
-            "hidden-polynomial",
-            seed=seed,
-            degree=one.degree,
-            correlated=one.correlated,
-            dimension=config.dimension,
-            target=config.target,
-            noise=config.noise,
-            train=config.train_items,
-            validation=config.validation_items,
-            test=config.test_items,
-        )
-        for seed in seeds
-    ]
 
 
 def pictures(config: Any, one: Images, root: str | None) -> Split:
@@ -114,43 +138,6 @@ def pictures(config: Any, one: Images, root: str | None) -> Split:
         return Part((part.x.flatten(1) - mean) / scale, 2 * part.y.float() - 1)
 
     return Split(ready(train), ready(parts["test"]), ready(parts["train"].take(mask)), name=one.data)
-
-
-def network(config: Any, one: Task, dimension: int, seed: int) -> nn.Module:
-    """One hidden ReLU layer with PyTorch's own start; "small": weights N(0, `config.small`² / fan-in) and no biases."""
-    small = isinstance(one, Images) and one.start == "small"
-    if isinstance(one, Polynomial) and one.authors is not None:
-        return hidden_network(dimension, one.authors[0], seed, mirrored=True)
-    return models.build(
-        "mlp",
-        in_features=dimension,
-        classes=1,
-        widths=config.width,
-        depth=1,
-        sigma_w=config.small if small else None,
-        seed=seed,
-    )
-
-
-def recipe(config: Any, one: Task) -> dict[str, Any]:
-    """The settings of `fit_ensemble`: AdaDelta on the absolute error for polynomials, SGD on the squared one for images."""
-    images = isinstance(one, Images)
-    decay = one.authors[1] if isinstance(one, Polynomial) and one.authors else None
-    return {
-        **({} if decay is None else {"weight_decay": decay, "restore": False, "min_delta": 1e-4}),
-        "optimizer": "sgd" if images else "adadelta",
-        "loss": "mse" if images else "l1",
-        "batch_size": config.batch,
-        "epochs": config.epochs,
-        "patience": config.patience,
-    }
-
-
-def rates(config: Any, one: Task) -> tuple[float, ...]:
-    """Learning rates; networks of the first are judged, the others stand beside them."""
-    if isinstance(one, Images):
-        return (config.image_lr,)
-    return tuple(config.rates if one.authors is None else config.rates[:1])
 
 
 def stacked(splits: Sequence[Split], part: str, what: str, device: torch.device) -> Float64[Tensor, "k n ..."]:
