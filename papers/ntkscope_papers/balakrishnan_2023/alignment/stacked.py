@@ -37,9 +37,6 @@ class StackedReLU:
         )
         return cls(weights, biases)
 
-    def __len__(self) -> int:
-        return len(self.weights[0])
-
     def take(self, members: slice) -> StackedReLU:
         """Some of the networks."""
         return StackedReLU([w[members] for w in self.weights], [b[members] for b in self.biases])

@@ -67,7 +67,6 @@ class Images:
     data: str
     start: str
     fitted: bool = True
-    shown: int = 1
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
     PolynomialRuns,
     Recipe,
     Trained,
-    columns,
+    by_model,
     network,
     scores,
 )
@@ -149,7 +149,7 @@ class HiddenPolynomial(PolynomialRuns):
                 own = self.predictions(run, found, tasks, task)
                 shown = np.stack([*own, ntk["svr"].predictions["test"], rbf["svr"].predictions["test"]])
                 run.record.array(array_name(task), shown.astype(np.float32))
-        return {"width": width, "rate": rate, "models": {name: columns(each) for name, each in rows.items()}}
+        return {"width": width, "rate": rate, **by_model(rows)}
 
     @leg("kernels/{0.key}", over=lambda self: self.of_kind("isotropic", AUTHORS), optional=True)
     def machines_by_authors(self, run: Run, task: Task) -> dict[str, Any]:
@@ -205,10 +205,7 @@ class HiddenPolynomial(PolynomialRuns):
                 rows.setdefault("symmetric start, ntk svr", []).append(told(svr, problem))
                 fitted = self.own_kernel(tangent, learned, z, problem)
                 rows.setdefault("algorithm, ntk ridge", []).append(told(fitted, problem))
-        return {
-            "largest |output| at the start": max(starts),
-            "models": {name: columns(each) for name, each in rows.items()},
-        }
+        return {"largest |output| at the start": max(starts), **by_model(rows)}
 
     def own_kernel(self, tangent: Tangent, learned: Learned, z: torch.Tensor, problem: Problem) -> Chosen:
         """Ridge regression with the NTK of what the algorithm learned, on targets without their linear part."""

@@ -28,6 +28,7 @@ from ntkscope_papers.shared.networks import keep_mark, mark_of_weights, refuse_a
 ALIGNED = 0.7  # |cos| with the hidden direction from which on a unit counts as aligned
 FIRST, BIAS, LAST = "layer1.weight", "layer1.bias", "readout.weight"
 CURVES = "curves."  # what a file holds besides weights begins with this
+WATCHED = ("epochs", "moments", "aligned", "largest", "changes")
 OPTIMIZER, LOSS = "adadelta", "l1"
 
 
@@ -76,22 +77,16 @@ class Trained:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
-        curves = {
-            "epochs": self.epochs,
-            "moments": torch.tensor(self.moments, dtype=torch.float64),
-            "aligned": self.aligned,
-            "largest": self.largest,
-            "changes": self.changes,
-        }
+        curves = {name: torch.as_tensor(getattr(self, name)) for name in WATCHED}
+        curves["moments"] = curves["moments"].double()
         models.save_tensors({**self.params, **{CURVES + name: value for name, value in curves.items()}}, path)
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Trained:
-        read = models.read_weights(path)
-        curves = {name.removeprefix(CURVES): value for name, value in read.items() if name.startswith(CURVES)}
-        params = {name: value.to(device) for name, value in read.items() if not name.startswith(CURVES)}
-        moments = tuple(curves["moments"].tolist())
-        return cls(params, curves["epochs"], moments, curves["aligned"], curves["largest"], curves["changes"])
+        stored = models.read_weights(path)
+        curves: dict[str, Any] = {name: stored.pop(CURVES + name) for name in WATCHED}
+        curves["moments"] = tuple(curves["moments"].tolist())
+        return cls({name: value.to(device) for name, value in stored.items()}, **curves)
 
     def mark(self) -> str:
         """By which these networks are told from others."""
@@ -307,6 +302,11 @@ def scores(
     smooth = Chebyshev.fit(v, predicted, degree)(v)
     found |= {"spread": float(predicted.std()) / std, "fuzz": float((predicted - smooth).std()) / std}
     return found | {"variance": std**2}
+
+
+def by_model(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
+    """What a record keeps of several models, each measured for some seeds."""
+    return {"models": {name: columns(each) for name, each in rows.items()}}
 
 
 def columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:

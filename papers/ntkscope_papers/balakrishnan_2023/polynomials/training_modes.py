@@ -26,7 +26,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     with_gaussian_kernel,
     with_tangent_kernel,
 )
-from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, Recipe, Trained, columns
+from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, Recipe, Trained, by_model
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import over_seeds
 from ntkscope_papers.framework import Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.claims import Read
@@ -117,7 +117,7 @@ class TrainingModes(PolynomialRuns):
             machines, gamma = with_gaussian_kernel(x, problem, self, LOSSES)
             for loss, machine in machines.items():
                 rows.setdefault(f"rbf {loss}", []).append({**told(machine, problem), "gamma": gamma})
-        return {"models": {name: columns(each) for name, each in rows.items()}}
+        return by_model(rows)
 
     @leg("kernels/{1}/{0}", over=lambda self: product(self.kernel_degrees, MODES))
     def tangent_machines(self, run: Run, degree: int, mode: str) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class TrainingModes(PolynomialRuns):
                 found.member(self.tasks.index(task) * self.seeds + s, tangent.model)
                 for loss, machine in with_tangent_kernel(tangent_kernel(tangent, x), problem, self, LOSSES).items():
                     rows.setdefault(f"{which}ntk {loss}", []).append(told(machine, problem))
-        return {"models": {name: columns(each) for name, each in rows.items()}}
+        return by_model(rows)
 
     @claim(
         "relu-poly-modes",
