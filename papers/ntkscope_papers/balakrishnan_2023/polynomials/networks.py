@@ -77,13 +77,13 @@ class Trained:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
-        curves = {name: torch.as_tensor(getattr(self, name)) for name in WATCHED}
-        curves["moments"] = curves["moments"].double()
+        curves = {name: getattr(self, name) for name in WATCHED}
+        curves["moments"] = torch.tensor(self.moments, dtype=torch.float64)
         models.save_tensors({**self.params, **{CURVES + name: value for name, value in curves.items()}}, path)
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Trained:
-        stored = models.read_weights(path)
+        stored = dict(models.read_weights(path))
         curves: dict[str, Any] = {name: stored.pop(CURVES + name) for name in WATCHED}
         curves["moments"] = tuple(curves["moments"].tolist())
         return cls({name: value.to(device) for name, value in stored.items()}, **curves)
