@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,8 +21,6 @@ from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Ta
 from ntkscope_papers.balakrishnan_2023.polynomials.hidden_polynomial import HiddenPolynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     Problem,
-    clean_problem,
-    everything,
     fit_on_all,
     tangent_kernel,
     with_gaussian_kernel,
@@ -112,10 +111,10 @@ def test_scatter_and_spread() -> None:
 def test_machines_learn_a_line_and_report_their_gap() -> None:
     config = PolynomialRuns(**{**SIZES, "train": 60, "select_items": 40, "C": (1.0, 1000.0), "gammas": (0.01, 10.0)})
     inputs, task = Inputs(config, 0), Task("isotropic", 1, "raw")
-    x, problem = clean_problem(inputs.draw("isotropic", 0), task, CPU)
-    K = tangent_kernel(Tangent(network(5, 16, 0).double().eval(), dtype=torch.float64), x)
+    problem = Problem.of(inputs.draw("isotropic", 0), task, CPU)
+    K = tangent_kernel(Tangent(network(5, 16, 0).double().eval(), dtype=torch.float64), problem.x)
     assert float(K.diagonal().mean()) == pytest.approx(1)
-    machines, gamma = with_gaussian_kernel(x, problem, config)
+    machines, gamma = with_gaussian_kernel(problem, config)
     assert gamma == 0.01  # the widest Gaussian is nearly linear
     for found in (*with_tangent_kernel(K, problem, config).values(), *machines.values()):
         assert scores(found.predictions, {n: problem.targets(n) for n in PARTS}, problem.v, 1)["r2 test"] > 0.9
@@ -125,15 +124,17 @@ def test_machines_learn_a_line_and_report_their_gap() -> None:
 
 def test_strength_is_chosen_on_validation_items_not_on_test_items() -> None:
     config = PolynomialRuns(**{**SIZES, "C": (0.01, 100.0), "select_items": 40})
-    drawn, task = Inputs(config, 0).draw("isotropic", 0), Task("isotropic", 1, "raw")
-    targets = {name: drawn.clean(name, task) for name in PARTS}
-    x = everything(drawn.x, CPU)
-    K = x @ x.T
-    chosen = fit_on_all(K, Problem.of(targets, drawn.v["test"], 1, CPU), "ridge", config, "free").C
-    flipped = {**targets, "test": -targets["test"]}
-    assert fit_on_all(K, Problem.of(flipped, drawn.v["test"], 1, CPU), "ridge", config, "free").C == chosen == 100.0
-    flipped = {**targets, "validation": -targets["validation"]}
-    assert fit_on_all(K, Problem.of(flipped, drawn.v["test"], 1, CPU), "ridge", config, "free").C == 0.01
+    problem = Problem.of(Inputs(config, 0).draw("isotropic", 0), Task("isotropic", 1, "raw"), CPU)
+    K = problem.x @ problem.x.T
+
+    def chosen(flipped: str | None = None) -> float:
+        y = problem.y.clone()
+        if flipped is not None:
+            y[problem.rows[flipped]] *= -1
+        return fit_on_all(K, replace(problem, y=y), "ridge", config, "free").C
+
+    assert chosen() == chosen("test") == 100.0
+    assert chosen("validation") == 0.01
 
 
 # -- Damian's algorithm ------------------------------------------------------------------------------------------------------

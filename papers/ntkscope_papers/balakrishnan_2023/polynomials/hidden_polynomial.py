@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -20,8 +20,6 @@ from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     Chosen,
     Problem,
     by_authors,
-    clean_problem,
-    everything,
     fit_on_all,
     tangent_kernel,
     told,
@@ -134,13 +132,13 @@ class HiddenPolynomial(PolynomialRuns):
         found, tasks, tangent = self.group(run, group, width, rate), tasks_of(self, group), self.tangent(run, width)
         rows: dict[str, list[dict[str, float]]] = {}
         for s in range(self.kernel_seeds):
-            x, problem = clean_problem(run.data.draw(task.kind, s), task, run.device)
+            problem = Problem.of(run.data.draw(task.kind, s), task, run.device)
             found.member(tasks.index(task) * self.seeds + s, tangent.model)
             if task.target == AUTHORS:
-                ntk, rbf, gamma = by_authors(tangent, x, problem, self)
+                ntk, rbf, gamma = by_authors(tangent, problem, self)
             else:
-                ntk = with_tangent_kernel(tangent_kernel(tangent, x), problem, self)
-                rbf, gamma = with_gaussian_kernel(x, problem, self)
+                ntk = with_tangent_kernel(tangent_kernel(tangent, problem.x), problem, self)
+                rbf, gamma = with_gaussian_kernel(problem, self)
             for loss, machine in ntk.items():
                 rows.setdefault(f"ntk {loss}", []).append(told(machine, problem))
             for loss, machine in rbf.items():
@@ -186,11 +184,8 @@ class HiddenPolynomial(PolynomialRuns):
         rows: dict[str, list[dict[str, float]]] = {}
         starts: list[float] = []
         for s in range(self.seeds):
-            drawn = run.data.draw(task.kind, s)
-            targets = {name: drawn.part(name, task, self.noise).y.double() for name in PARTS}
-            problem = Problem.of(targets, drawn.v["test"], task.degree, run.device)
-            x = everything(drawn.x, run.device)
-            z = x / x[problem.rows["train"]].std()
+            problem = Problem.of(run.data.draw(task.kind, s), task, run.device, self.noise)
+            z = problem.x / problem.x[problem.rows["train"]].std()
             parts = {name: z[rows_of] for name, rows_of in problem.rows.items()}
             y = {name: problem.y[rows_of] for name, rows_of in problem.rows.items()}
             learned = learn(parts, y, self.widths[-1], run.seed + s)
@@ -201,7 +196,7 @@ class HiddenPolynomial(PolynomialRuns):
             rows.setdefault("algorithm", []).append(row)
             if s < self.kernel_seeds:
                 found.member(tasks.index(task) * self.seeds + s, tangent.model)
-                svr = fit_on_all(tangent_kernel(tangent, x), problem, "svr", self, "penalised")
+                svr = fit_on_all(tangent_kernel(tangent, problem.x), problem, "svr", self, "penalised")
                 rows.setdefault("symmetric start, ntk svr", []).append(told(svr, problem))
                 fitted = self.own_kernel(tangent, learned, z, problem)
                 rows.setdefault("algorithm, ntk ridge", []).append(told(fitted, problem))
@@ -213,11 +208,11 @@ class HiddenPolynomial(PolynomialRuns):
             for parameter, value in zip(tangent.model.parameters(), learned.network().parameters()):
                 parameter.copy_(value)
         line = learned.linear(z)
-        rest = Problem(problem.y - line, problem.rows, problem.v, problem.degree)
+        rest = replace(problem, y=problem.y - line)
         found = fit_on_all(tangent_kernel(tangent, z), rest, "ridge", self, "penalised")
         lines = {name: line[rows].cpu().numpy() for name, rows in problem.rows.items()}
         predictions = {name: values + lines[name] for name, values in found.predictions.items()}
-        return Chosen(found.C, found.gap, predictions, found.validation)
+        return replace(found, predictions=predictions)
 
     @figure
     def scatter(self, record: Record) -> dict[str, Figure]:

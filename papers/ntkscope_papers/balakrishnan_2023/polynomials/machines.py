@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -32,37 +32,29 @@ Rows = Mapping[str, slice]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Targets of all parts in a row, where each part's rows are, v of the test items, and the degree."""
+    """Inputs and targets of all parts in a row, where each part's rows are, v of the test items, and the degree."""
 
+    x: Float64[Tensor, "n d"]
     y: Float64[Tensor, " n"]
     rows: Rows
     v: Float64[np.ndarray, " m"]
     degree: int
 
     @classmethod
-    def of(cls, targets: Mapping[str, Tensor], v: Tensor, degree: int, device: torch.device) -> Problem:
-        """Of targets by part, in the order of `PARTS`."""
+    def of(cls, drawn: Draw, task: Task, device: torch.device, noise: float | None = None) -> Problem:
+        """Of a task, in double precision; with `noise` the targets are those that networks learn."""
         rows, start = {}, 0
         for name in PARTS:
-            rows[name] = slice(start, start + len(targets[name]))
-            start += len(targets[name])
-        y = torch.cat([targets[name].double() for name in PARTS]).to(device)
-        return cls(y, rows, v.double().cpu().numpy(), degree)
+            rows[name] = slice(start, start + len(drawn.v[name]))
+            start = rows[name].stop
+        targets = [drawn.clean(name, task) if noise is None else drawn.part(name, task, noise).y for name in PARTS]
+        x, y = torch.cat([drawn.x[name] for name in PARTS]), torch.cat(targets)
+        v = drawn.v["test"].double().cpu().numpy()
+        return cls(x.to(device, torch.float64), y.to(device, torch.float64), rows, v, task.degree)
 
     def targets(self, name: str) -> Float64[np.ndarray, " n"]:
         found: Float64[np.ndarray, " n"] = self.y[self.rows[name]].cpu().numpy()
         return found
-
-
-def clean_problem(drawn: Draw, task: Task, device: torch.device) -> tuple[Float64[Tensor, "n d"], Problem]:
-    """The inputs of all parts in a row, and the targets without noise."""
-    targets = {name: drawn.clean(name, task) for name in PARTS}
-    return everything(drawn.x, device), Problem.of(targets, drawn.v["test"], task.degree, device)
-
-
-def everything(x: Mapping[str, Tensor], device: torch.device) -> Float64[Tensor, "n d"]:
-    """The inputs of all parts in a row, in double precision."""
-    return torch.cat([x[name] for name in PARTS]).to(device, torch.float64)
 
 
 def tangent_kernel(tangent: Tangent, x: Float64[Tensor, "n d"], scaled: bool = True) -> Float64[Tensor, "n n"]:
@@ -147,7 +139,6 @@ def with_tangent_kernel(
 
 
 def with_gaussian_kernel(
-    x: Float[Tensor, "n d"],
     problem: Problem,
     config: PolynomialRuns,
     losses: Sequence[str] = LOSSES,
@@ -158,6 +149,7 @@ def with_gaussian_kernel(
     One width for all losses: choosing it by ridge regression costs one small factorisation per width and C. `raw`: gammas as
     they are, and scikit-learn's "scale", in place of the configuration's.
     """
+    x = problem.x
     squares = squared_distances(x, x)
     unit = 1 / (x.shape[1] * float(x[problem.rows["train"]].var(correction=0)))
 
@@ -172,10 +164,10 @@ def with_gaussian_kernel(
 
 
 def by_authors(
-    tangent: Tangent, x: Float64[Tensor, "n d"], problem: Problem, config: PolynomialRuns
+    tangent: Tangent, problem: Problem, config: PolynomialRuns
 ) -> tuple[dict[str, Chosen], dict[str, Chosen], float]:
     """Both SVRs as in the public code: its grids, no scale of the NTK, ε = 0 with that and 0.1 with the Gaussian kernel."""
     config = replace(config, C=tuple(10.0**k for k in range(-4, 3)), epsilon=0.0)
-    ntk = with_tangent_kernel(tangent_kernel(tangent, x, scaled=False), problem, config, ("svr",))
+    ntk = with_tangent_kernel(tangent_kernel(tangent, problem.x, scaled=False), problem, config, ("svr",))
     powers = [10.0**k for k in range(-4, 5)]
-    return ntk, *with_gaussian_kernel(x, problem, replace(config, epsilon=0.1), ("svr",), powers)
+    return ntk, *with_gaussian_kernel(problem, replace(config, epsilon=0.1), ("svr",), powers)

@@ -20,7 +20,7 @@ from ntkscope.core import Record
 from ntkscope.training.modes import Phase
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
-    clean_problem,
+    Problem,
     tangent_kernel,
     told,
     with_gaussian_kernel,
@@ -113,8 +113,8 @@ class TrainingModes(PolynomialRuns):
         task = Task("isotropic", degree, self.targets[0])
         rows: dict[str, list[dict[str, float]]] = {}
         for s in range(self.kernel_seeds):
-            x, problem = clean_problem(run.data.draw(task.kind, s), task, run.device)
-            machines, gamma = with_gaussian_kernel(x, problem, self, LOSSES)
+            problem = Problem.of(run.data.draw(task.kind, s), task, run.device)
+            machines, gamma = with_gaussian_kernel(problem, self, LOSSES)
             for loss, machine in machines.items():
                 rows.setdefault(f"rbf {loss}", []).append({**told(machine, problem), "gamma": gamma})
         return by_model(rows)
@@ -128,10 +128,11 @@ class TrainingModes(PolynomialRuns):
             tangents["learning "] = self.tangent(run, self.width, params="readout.*")
         rows: dict[str, list[dict[str, float]]] = {}
         for s in range(self.kernel_seeds):
-            x, problem = clean_problem(run.data.draw(task.kind, s), task, run.device)
+            problem = Problem.of(run.data.draw(task.kind, s), task, run.device)
             for which, tangent in tangents.items():
                 found.member(self.tasks.index(task) * self.seeds + s, tangent.model)
-                for loss, machine in with_tangent_kernel(tangent_kernel(tangent, x), problem, self, LOSSES).items():
+                K = tangent_kernel(tangent, problem.x)
+                for loss, machine in with_tangent_kernel(K, problem, self, LOSSES).items():
                     rows.setdefault(f"{which}ntk {loss}", []).append(told(machine, problem))
         return by_model(rows)
 
