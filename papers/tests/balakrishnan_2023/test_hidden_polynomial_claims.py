@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -114,103 +114,36 @@ def test_all_statements_hold_in_a_made_up_record_that_fits_them(rows: dict[str, 
     assert Results(CONFIG, record).chosen(Task("isotropic", 5, "raw"))[0] == 512
 
 
-def _task(rows: dict[str, Any], kind: str, degree: int, width: int = 512) -> Any:
-    group = "direct" if kind == "direct" else "hidden"
-    return rows[networks_key(group, width, 1.0)]["tasks"][Task(kind, degree, "raw").key]
+Change = Callable[[dict[str, Any]], object]
 
 
-def _model(rows: dict[str, Any], degree: int, model: str, kind: str = "isotropic") -> Any:
-    return rows[kernels_key(Task(kind, degree, "raw"))]["models"][model]
+def network_set(kind: str, degrees: Iterable[int], what: str, value: list[Any]) -> Change:
+    """Networks of some degrees of which something else was measured, by every seed."""
+    key = networks_key("direct" if kind == "direct" else "hidden", 512, 1.0)
+
+    def change(rows: dict[str, Any]) -> None:
+        for degree in degrees:
+            rows[key]["tasks"][Task(kind, degree, "raw").key][what] = value
+
+    return change
 
 
-def _a_root_less(rows: dict[str, Any]) -> None:
-    rows["identities"]["roots in range"]["12"] = 11
+def machine_set(model: str, degrees: Iterable[int], what: str, value: float, kind: str = "isotropic") -> Change:
+    def change(rows: dict[str, Any]) -> None:
+        for degree in degrees:
+            rows[kernels_key(Task(kind, degree, "raw"))]["models"][model][what] = [value] * 3
+
+    return change
 
 
-def _other_covariance(rows: dict[str, Any]) -> None:
-    rows["identities"]["largest eigenvalue"] = 80.0
+def identity_set(*keys: str, value: float) -> Change:
+    def change(rows: dict[str, Any]) -> None:
+        place = rows["identities"]
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
 
-
-def _steep(rows: dict[str, Any]) -> None:
-    rows["identities"]["slope at 0"]["6"] = 0.1
-
-
-def _slow_odd(rows: dict[str, Any]) -> None:
-    _task(rows, "isotropic", 5)["aligned"] = [[0.0] * 22] * 3
-
-
-def _fast_even(rows: dict[str, Any]) -> None:
-    _task(rows, "isotropic", 6)["aligned"] = _task(rows, "isotropic", 3)["aligned"]
-
-
-def _never_even(rows: dict[str, Any]) -> None:
-    _task(rows, "isotropic", 4)["aligned"] = [[0.0] * 22] * 3
-
-
-def _nine_aligned(rows: dict[str, Any]) -> None:
-    _task(rows, "isotropic", 9)["largest"] = [[0.3] * 21 + [0.9]] * 3
-
-
-def _eight_fitted(rows: dict[str, Any]) -> None:
-    _task(rows, "isotropic", 8)["r2 test"] = [0.9] * 3
-
-
-def _five_only(rows: dict[str, Any]) -> None:
-    for degree in (6, 7):
-        _task(rows, "isotropic", degree)["r2 test"] = [0.2] * 3
-
-
-def _none_fitted(rows: dict[str, Any]) -> None:
-    for degree in (4, 5, 6, 7):
-        _task(rows, "isotropic", degree)["r2 test"] = [0.2] * 3
-
-
-def _correlated_no_better(rows: dict[str, Any]) -> None:
-    for degree in range(8, 13):
-        _task(rows, "correlated", degree)["r2 test"] = [0.2] * 3
-
-
-def _correlated_rbf(rows: dict[str, Any]) -> None:
-    for degree in range(3, 9):
-        _model(rows, degree, "rbf svr", "correlated")["mse validation"] = [9.0] * 3
-
-
-def _direct_fails(rows: dict[str, Any]) -> None:
-    for degree in range(9, 21):
-        _task(rows, "direct", degree)["r2 test"] = [0.1] * 3
-
-
-def _fuzzy(rows: dict[str, Any]) -> None:
-    _model(rows, 7, "ntk svr")["fuzz"] = [0.3] * 3
-
-
-def _small_errors(rows: dict[str, Any]) -> None:
-    _model(rows, 9, "rbf svr")["mse test"] = [0.09] * 3
-
-
-def _rbf_good(rows: dict[str, Any]) -> None:
-    _model(rows, 6, "rbf svr")["mse test"] = [0.05] * 3
-
-
-def _no_tie(rows: dict[str, Any]) -> None:
-    _model(rows, 9, "ntk svr")["mse validation"] = [9.0] * 3
-
-
-def _rbf_underfits(rows: dict[str, Any]) -> None:
-    _model(rows, 8, "rbf svr")["mse train"] = [0.2] * 3
-
-
-def _ntk_varies(rows: dict[str, Any]) -> None:
-    _model(rows, 8, "ntk svr")["spread"] = [0.5] * 3
-
-
-def _ntk_worse(rows: dict[str, Any]) -> None:
-    for degree in (3, 4, 5):
-        _model(rows, degree, "ntk svr")["mse test"] = [0.4] * 3
-
-
-def _ntk_far_better(rows: dict[str, Any]) -> None:
-    _task(rows, "isotropic", 4)["mse test"] = [0.9] * 3
+    return change
 
 
 def _start_not_zero(rows: dict[str, Any]) -> None:
@@ -222,41 +155,44 @@ def _damian_better(rows: dict[str, Any]) -> None:
         rows[f"damian/{degree}"]["models"]["algorithm, ntk ridge"] = {"mse test": [3.0] * 3}
 
 
+NEVER = [[0.0] * 22] * 3
+EARLY = network_scores(Task("isotropic", 3, "raw"), 512)["aligned"]
+EIGHT_FITTED = network_set("isotropic", [8], "r2 test", [0.9] * 3)
+DIRECT_FAILS = network_set("direct", range(9, 21), "r2 test", [0.1] * 3)
+
+
 @pytest.mark.parametrize(
     ("claim", "change"),
     [
-        ("poly-data", _a_root_less),
-        ("poly-corr-cov", _other_covariance),
-        ("poly-even-optimum", _steep),
-        ("poly-odd-align-fast", _slow_odd),
-        ("poly-even-align-slow", _fast_even),
-        ("poly-even-align-slow", _never_even),
-        ("poly-8-9-fail", _nine_aligned),
-        ("poly-8-9-fail", _eight_fitted),
-        ("poly-max-degree-indep", _five_only),
-        ("poly-max-degree-corr", _correlated_no_better),
-        ("poly-corr-rbf-over-ntk", _correlated_rbf),
-        ("direct-max-degree", _direct_fails),
-        ("direct-beats-hidden", _direct_fails),
-        ("fig3-fit", _eight_fitted),
-        ("fig5-ntk-fit", _fuzzy),
-        ("rbf-mse-threshold", _small_errors),
-        ("ntk-beats-rbf-4-7", _rbf_good),
-        ("ntk-beats-rbf-4-7", _none_fitted),
-        ("ntk-rbf-tie-8-9", _no_tie),
-        ("rbf-overfit-ntk-underfit", _rbf_underfits),
-        ("rbf-overfit-ntk-underfit", _ntk_varies),
-        ("ntk-slightly-better-than-nn", _ntk_worse),
-        ("ntk-slightly-better-than-nn", _ntk_far_better),
+        ("poly-data", identity_set("roots in range", "12", value=11)),
+        ("poly-corr-cov", identity_set("largest eigenvalue", value=80.0)),
+        ("poly-even-optimum", identity_set("slope at 0", "6", value=0.1)),
+        ("poly-odd-align-fast", network_set("isotropic", [5], "aligned", NEVER)),
+        ("poly-even-align-slow", network_set("isotropic", [6], "aligned", EARLY)),
+        ("poly-even-align-slow", network_set("isotropic", [4], "aligned", NEVER)),
+        ("poly-8-9-fail", network_set("isotropic", [9], "largest", [[0.3] * 21 + [0.9]] * 3)),
+        ("poly-8-9-fail", EIGHT_FITTED),
+        ("poly-max-degree-indep", network_set("isotropic", [6, 7], "r2 test", [0.2] * 3)),
+        ("poly-max-degree-corr", network_set("correlated", range(8, 13), "r2 test", [0.2] * 3)),
+        ("poly-corr-rbf-over-ntk", machine_set("rbf svr", range(3, 9), "mse validation", 9.0, "correlated")),
+        ("direct-max-degree", DIRECT_FAILS),
+        ("direct-beats-hidden", DIRECT_FAILS),
+        ("fig3-fit", EIGHT_FITTED),
+        ("fig5-ntk-fit", machine_set("ntk svr", [7], "fuzz", 0.3)),
+        ("rbf-mse-threshold", machine_set("rbf svr", [9], "mse test", 0.09)),
+        ("ntk-beats-rbf-4-7", machine_set("rbf svr", [6], "mse test", 0.05)),
+        ("ntk-beats-rbf-4-7", network_set("isotropic", [4, 5, 6, 7], "r2 test", [0.2] * 3)),
+        ("ntk-rbf-tie-8-9", machine_set("ntk svr", [9], "mse validation", 9.0)),
+        ("rbf-overfit-ntk-underfit", machine_set("rbf svr", [8], "mse train", 0.2)),
+        ("rbf-overfit-ntk-underfit", machine_set("ntk svr", [8], "spread", 0.5)),
+        ("ntk-slightly-better-than-nn", machine_set("ntk svr", [3, 4, 5], "mse test", 0.4)),
+        ("ntk-slightly-better-than-nn", network_set("isotropic", [4], "mse test", [0.9] * 3)),
         ("damian-no-change", _start_not_zero),
         ("damian-no-change", _damian_better),
     ],
 )
-def test_a_verdict_follows_what_was_measured(
-    claim: str, change: Callable[[dict[str, Any]], None], rows: dict[str, Any]
-) -> None:
-    record = made_up(rows, change)
-    assert READINGS[f"relu-{claim}"](CONFIG, record).holds is False
+def test_a_verdict_follows_what_was_measured(claim: str, change: Change, rows: dict[str, Any]) -> None:
+    assert READINGS[f"relu-{claim}"](CONFIG, made_up(rows, change)).holds is False
 
 
 def test_missing_legs_are_named_and_kernels_need_networks(rows: dict[str, Any]) -> None:

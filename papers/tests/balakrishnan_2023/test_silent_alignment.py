@@ -268,93 +268,49 @@ def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) 
     assert len(claims) == 7
 
 
-def _apart(rows: dict[str, Any]) -> None:
-    rows["d7"]["jumps"]["correlation"]["epoch"] = constant(4.0)
+def changed(folder: Path, changes: dict[tuple[str, ...], Any]) -> Record:
+    """A record in which values differ, each named by the keys that lead to it."""
+
+    def change(rows: dict[str, Any]) -> None:
+        for (*keys, last), value in changes.items():
+            place = rows
+            for key in keys:
+                place = place[key]
+            place[last] = value
+
+    return made_up(folder, change)
 
 
-def _late(rows: dict[str, Any]) -> None:
-    for name in ("cosine", "correlation", "fit"):
-        rows["d7"]["jumps"][name] = jumped(8.0)
-
-
-def _steady(rows: dict[str, Any]) -> None:
-    rows["d7"]["jumps"]["fit"] = jumped(1.2, p=0.4)
-
-
-def _moves(rows: dict[str, Any]) -> None:
-    rows["d8"]["cosines"]["largest"]["end"] = constant(0.5)
-
-
-def _two_move(rows: dict[str, Any]) -> None:
-    rows["d8"]["cosines"]["largest"]["end"] = [0.5, 0.5] + [0.3] * 8
-
-
-def _early(rows: dict[str, Any]) -> None:
-    rows["d11-correlated"]["cosines"]["first above 0.5"] = constant(0.4)
-
-
-def _never(rows: dict[str, Any]) -> None:
-    rows["d11-correlated"]["cosines"]["first above 0.5"] = constant(None)
-
-
-def _leaps(rows: dict[str, Any]) -> None:
-    rows["d11-correlated"]["correlation at the crossing"] = constant(0.5)
-
-
-def _goes_on(rows: dict[str, Any]) -> None:
-    rows["d12-correlated"]["cosines"]["mean"]["end"] = constant(0.9)
-
-
-def _stronger(rows: dict[str, Any]) -> None:
-    rows["d12-correlated"]["machine"]["correlation"]["end"] = constant(0.9)
-
-
-def _few_align(rows: dict[str, Any]) -> None:
-    rows["d3"]["cosines"]["share ≥ 0.8"]["1"] = constant(0.05)
-
-
-def _many_align(rows: dict[str, Any]) -> None:
-    rows["d6"]["cosines"]["share ≥ 0.8"]["1"] = constant(0.05)
-
-
-def _weak(rows: dict[str, Any]) -> None:
-    rows["cifar10/small"]["machine"]["correlation"]["end"] = constant(0.85)
-
-
-def _no_better(rows: dict[str, Any]) -> None:
-    rows["mnist/small"]["machine"]["correlation"]["0"] = constant(0.99)
+D7, D8, D11, D12 = "d7", "d8", "d11-correlated", "d12-correlated"
+LATE = {(D7, "jumps", name): jumped(8.0) for name in ("cosine", "correlation", "fit")}
 
 
 @pytest.mark.parametrize(
-    ("claim", "change"),
+    ("claim", "changes"),
     [
-        ("d7-jump-epoch2", _apart),
-        ("d7-jump-epoch2", _late),
-        ("d7-jump-epoch2", _steady),
-        ("d8-static", _moves),
-        ("d8-static", _two_move),
-        ("d11corr-epoch16", _early),
-        ("d11corr-epoch16", _never),
-        ("d11corr-epoch16", _leaps),
-        ("d12corr-epoch1", _goes_on),
-        ("d12corr-epoch1", _stronger),
-        ("fig8-d3-cosines", _few_align),
-        ("fig9-d6-cosines", _many_align),
-        ("silent-alignment-reported", _weak),
-        ("silent-alignment-reported", _no_better),
+        ("d7-jump-epoch2", {(D7, "jumps", "correlation", "epoch"): constant(4.0)}),
+        ("d7-jump-epoch2", LATE),
+        ("d7-jump-epoch2", {(D7, "jumps", "fit"): jumped(1.2, p=0.4)}),
+        ("d8-static", {(D8, "cosines", "largest", "end"): constant(0.5)}),
+        ("d8-static", {(D8, "cosines", "largest", "end"): [0.5, 0.5] + [0.3] * 8}),
+        ("d11corr-epoch16", {(D11, "cosines", "first above 0.5"): constant(0.4)}),
+        ("d11corr-epoch16", {(D11, "cosines", "first above 0.5"): constant(None)}),
+        ("d11corr-epoch16", {(D11, "correlation at the crossing"): constant(0.5)}),
+        ("d12corr-epoch1", {(D12, "cosines", "mean", "end"): constant(0.9)}),
+        ("d12corr-epoch1", {(D12, "machine", "correlation", "end"): constant(0.9)}),
+        ("fig8-d3-cosines", {("d3", "cosines", "share ≥ 0.8", "1"): constant(0.05)}),
+        ("fig9-d6-cosines", {("d6", "cosines", "share ≥ 0.8", "1"): constant(0.05)}),
+        ("silent-alignment-reported", {("cifar10/small", "machine", "correlation", "end"): constant(0.85)}),
+        ("silent-alignment-reported", {("mnist/small", "machine", "correlation", "0"): constant(0.99)}),
     ],
 )
-def test_a_verdict_follows_what_was_measured(
-    claim: str, change: Callable[[dict[str, Any]], None], tmp_path: Path
-) -> None:
-    assert READINGS[f"relu-{claim}"](SilentAlignment(), made_up(tmp_path / "bad", change)).holds is False
+def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[tuple[str, ...], Any], tmp_path: Path) -> None:
+    assert READINGS[f"relu-{claim}"](SilentAlignment(), changed(tmp_path / "bad", changes)).holds is False
 
 
 def test_undefined_correlations_leave_too_few_seeds_for_a_verdict(tmp_path: Path) -> None:
-    def constant_network(rows: dict[str, Any]) -> None:
-        rows["d12-correlated"]["machine"]["correlation"]["end"] = [None] * 4 + [0.5] * 6
-
-    claims = {c.id: c for c in SilentAlignment().judge(made_up(tmp_path / "run", constant_network), "")}
+    record = changed(tmp_path / "run", {(D12, "machine", "correlation", "end"): [None] * 4 + [0.5] * 6})
+    claims = {c.id: c for c in SilentAlignment().judge(record, "")}
     assert claims["relu-d12corr-epoch1"].verdict == "stand-in"
     assert "6 network(s) where the check asks for 10" in claims["relu-d12corr-epoch1"].note
 

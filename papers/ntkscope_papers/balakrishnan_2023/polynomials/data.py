@@ -65,31 +65,6 @@ class Draw:
         return Part(x, y.float())
 
 
-def draw_inputs(config: Any, kind: str, seed: int) -> Draw:
-    """The inputs of data set "hidden-polynomial" with this seed, whatever the degree."""
-    if kind not in KINDS:
-        raise UsageError(f"got inputs {kind!r}; expected one of {', '.join(KINDS)}")
-    split = data.load(
-        "hidden-polynomial",
-        seed=seed,
-        correlated=kind == "correlated",
-        dimension=config.dimension,
-        bound=BOUND,
-        train=config.train,
-        validation=config.validation,
-        test=config.test,
-        dtype="float64",
-    )
-    assert split.validation is not None
-    parts = dict(zip(PARTS, (split.train, split.validation, split.test)))
-    return Draw(
-        {name: part.x.float() for name, part in parts.items()},
-        {name: part.extras["v"] for name, part in parts.items()},
-        config.roots,
-        seed,
-    )
-
-
 class Inputs:
     """The inputs of every kind and seed, drawn once. "isotropic" and "direct" share theirs."""
 
@@ -98,10 +73,19 @@ class Inputs:
         self._draws: dict[tuple[bool, int], Draw] = {}
 
     def draw(self, kind: str, s: int) -> Draw:
-        """Of the s-th seed."""
-        at = (kind == "correlated", s)
+        """Of the s-th seed: those of data set "hidden-polynomial", whatever the degree."""
+        if kind not in KINDS:
+            raise UsageError(f"got inputs {kind!r}; expected one of {', '.join(KINDS)}")
+        config, seed, at = self._config, self._seed + s, (kind == "correlated", s)
         if at not in self._draws:
-            self._draws[at] = draw_inputs(self._config, kind, self._seed + s)
+            sizes = {"train": config.train, "validation": config.validation, "test": config.test}
+            options = {"correlated": at[0], "dimension": config.dimension, "bound": BOUND, "dtype": "float64"}
+            split = data.load("hidden-polynomial", seed=seed, **sizes, **options)
+            assert split.validation is not None
+            parts = dict(zip(PARTS, (split.train, split.validation, split.test)))
+            x = {name: part.x.float() for name, part in parts.items()}
+            v = {name: part.extras["v"] for name, part in parts.items()}
+            self._draws[at] = Draw(x, v, config.roots, seed)
         return self._draws[at]
 
     def parts(self, task: Task, s: int, noise: float = 0.0) -> dict[str, Part]:
