@@ -137,7 +137,7 @@ class FoldOrCopy(OrthantNetworks):
         needs=["swaps/3"],
         seeds=SEEDS,
     )
-    def folds(self, record: Record) -> Reading:
+    def depth_3_folds(self, record: Record) -> Reading:
         row = swaps_of(record)[3]
         effect, plain = effect_of(row), interval((one["empty"] for one in row["plain"]), SHARE)
         holds = effect.low >= -SMALL and effect.high <= SMALL and plain["mean"] >= 0.65
