@@ -9,7 +9,6 @@ from typing import Any
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim
 from ntkscope_papers.framework.results import rounded
-from ntkscope_papers.qadeer_2023.theory_verdicts import TheoryClaim as TheoryClaim  # to go with that file
 
 TINY = 1 + 1e-12  # inequalities in floating point
 

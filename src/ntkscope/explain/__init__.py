@@ -53,4 +53,4 @@ __all__ = [
     "shift",
 ]
 
-check_room(__name__, squares="concentration", classes="ProbeProtocol")
+check_room(__name__, squares="concentration influence", classes="ProbeProtocol")
