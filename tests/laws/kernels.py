@@ -64,7 +64,7 @@ CASES: list[Case] = [
     case(ns.kernel, name=choice("trntk"), model=model(), x1=inputs(), options={"name": "kernels.kernel"}),
     case(ns.kernels.OutputSketch, k=count(2), seed=seed(), options={"name": "kernels.OutputSketch"}),
     case(ns.tangent.Jacobian, model=model(), x=inputs(), outputs=given(None, bad=OUTPUTS), block=count(4),
-        options={"of": lambda found: found.shape}),
+        options={"of": lambda found: found.vjp(torch.ones(len(found.batch), found.width))}),
     case(ns.tangent.activations, model=model(), x=inputs(), reduce=choice("flatten"), memory=given("1GiB", bad=MEMORY)),
     case(ns.tangent.feature_matrices, model=model(), x=inputs(), memory=given("1GiB", bad=MEMORY),
         certify=given("every", bad=CERTIFY), device=given(None, bad=DEVICE),

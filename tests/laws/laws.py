@@ -136,19 +136,21 @@ def differences(case: Case, values: Values, expected: Values, rtol: float) -> It
             yield f"{place} is missing"
         elif values[place].shape != wanted.shape:
             yield f"{place or 'the result'} has shape {values[place].shape}, expected {wanted.shape}"
-        elif not close(values[place], wanted, rtol):
+        elif not close(values[place], wanted, rtol, 1e-6 * (case.ranges.get(place, (0, case.high))[1] == 1)):
             yield f"{place or 'the result'} = {brief(values[place])}, expected {brief(wanted)}"
 
 
-def close(found: np.ndarray, wanted: np.ndarray, rtol: float) -> bool:
-    """Equal to `rtol` of the largest entry; NaN and infinities in the same places."""
+def close(found: np.ndarray, wanted: np.ndarray, rtol: float, least: float = 0.0) -> bool:
+    """Equal to `rtol` of the largest entry, or of `least`; NaN and infinities in the same places.
+
+    An R² or a correlation near zero is 1 minus nearly 1: its last digits are those of the 1."""
     known = np.isfinite(wanted)
     if not np.array_equal(np.where(known, 0.0, wanted), np.where(known, 0.0, found), equal_nan=True):
         return False
     if not known.any():
         return True
     largest = np.abs(wanted[known]).max(initial=0.0)
-    unit = largest or 1.0  # so that nothing overflows
+    unit = max(largest, least) or 1.0  # so that nothing overflows
     return bool(np.abs(found[known] / unit - wanted[known] / unit).max() <= rtol)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,8 +160,8 @@ CASES: list[Case] = [
     case(M.distillation.same_where_wrong, **TWO_LOGITS, y=_classes(), options=ANY),
     case(M.distillation.r2_logits, **TWO_LOGITS, options={"items": INVARIANT, "high": 1}),
     case(M.faithfulness.faithfulness, **TWO_LOGITS, y=_classes(), bootstrap=count(20, least=0), seed=seed(),
-        options={"items": {"intervals": None}, "ranges": {"tau": (-1, 1), "pearson": (-1, 1), "agreement": (0, 1)},
-        "free": UNDEFINED}),
+        options={"items": {"intervals": None}, "ranges": {"tau": (-1, 1), "pearson": (-1, 1), "agreement": (0, 1),
+        "r2": (-math.inf, 1)}, "free": UNDEFINED}),
     case(M.log_odds.correct_class_log_odds, logits=matrix("n", "c", degree=None), y=_classes(),
         options={"items": {"": ("n",)}}),
     case(M.log_odds.centred_logits, logits=matrix("n", "c", degree=1), options={"items": {"": ("n", None)}}),

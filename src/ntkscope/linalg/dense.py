@@ -97,6 +97,8 @@ def as_gram(values: Any, *, symmetric: bool | None = None, **labels: Any) -> Gra
     matrix = tensor_of(values, "a matrix", 2, keep=True, empty=True)
     if isinstance(values, Tensor) and values.is_floating_point():
         matrix = values  # with its graph
+    if matrix.dtype.itemsize < 4:
+        matrix = matrix.float()  # what is derived from it, as a normalised one, would round to three digits
     if symmetric is not False:
         asymmetry, allowed = _asymmetry(matrix)
         if symmetric and asymmetry > allowed:

@@ -39,8 +39,9 @@ class Studentised:
     def interval(self, means: Float64[np.ndarray, "r g"]) -> tuple[float, float]:
         """From means of `products` over resamples. Without limits where more than 5 % of these have no figure."""
         middle, error = (float(found[0]) for found in self._with_error(self.products.mean(0, keepdims=True)))
-        if not math.isfinite(middle) and len(self.values) > 2:  # R² of 1, a correlation of ±1
-            return self.figure(middle), self.figure(middle)
+        if not math.isfinite(middle):  # R² of 1, a correlation of ±1; of two values, that says nothing
+            low, high = sorted(map(self.figure, (middle, middle) if len(self.values) > 2 else (-math.inf, math.inf)))
+            return low, high
         found, errors = self._with_error(means)
         away = np.abs(found - middle) / np.maximum(errors, FLOOR * error) if error else np.zeros(1)
         reach = error * float(np.sort(np.nan_to_num(away, nan=math.inf))[math.ceil(0.95 * len(away)) - 1])

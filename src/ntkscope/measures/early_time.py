@@ -14,6 +14,7 @@ Agarwala, "Gradient descent induces alignment between weights and the pre-activa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -59,6 +60,10 @@ class EarlyTime:
 
     nfm: Float64[Tensor, "d d"]
     agop: Float64[Tensor, "d d"]
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(matrix.abs().max()) for matrix in (self.nfm, self.agop)):
+            raise NumericalError("products of these arguments overflow float64; expected smaller ones: divide them")
 
     @property
     def correlation(self) -> float:
@@ -214,7 +219,7 @@ class QuadraticPrediction:
 
 def quadratic_prediction(
     X: Annotated[Any, 2.0**80],
-    y: Any,
+    y: Annotated[Any, 2.0**80],
     *,
     moments: Sequence[float] | DrawnMoments | None = None,
     width: Count | None = None,
@@ -241,7 +246,7 @@ def quadratic_prediction(
     )
 
 
-def isotropic_numerator(X: Any, y: Any, moments: Sequence[float]) -> float:
+def isotropic_numerator(X: Any, y: Annotated[Any, 2.0**80], moments: Sequence[float]) -> float:
     """Eq. 6, the shortcut for XᵀX = I: `tr[A]² tr[R³] + tr[R] tr[R²] tr[Ā²]`, traces normalised.
 
     >>> isotropic_numerator(torch.eye(2), [1.0, 1.0], (1.0, 4.0, 25.0, 202.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -33,6 +33,8 @@ __all__ = [
     "nfa_correlation",
     "sixteen_terms",
 ]
+
+FourthPowers: TypeAlias = Annotated[Any, 2.0**240]
 
 
 @measure("feature-ansatz", of="weights and tangents", low=-1, high=1, best=1)
@@ -116,7 +118,7 @@ def haar_control(
     return _haar_control(weights, tangents, draws=draws, seed=seed, pearson=pearson, diagonal=diagonal)
 
 
-def sixteen_terms(W: Any, W0: Any, K: Any) -> dict[str, float]:
+def sixteen_terms(W: FourthPowers, W0: FourthPowers, K: Any) -> dict[str, float]:
     """The terms of `tr(WᵀW WᵀKW)` after `W = W₀ + W̄` in each of its four places, by the letters of the places.
 
     "0" stands for W₀, "c" for W̄: `"0c0c"` is `tr(W₀ᵀW̄ W₀ᵀKW̄)`. `"cccc"` is the numerator of the centred ansatz, and all sixteen
@@ -140,7 +142,7 @@ def sixteen_terms(W: Any, W0: Any, K: Any) -> dict[str, float]:
     return terms
 
 
-def double_centred_ratio(W: Any, W0: Any, K: Any, Kc: Any) -> float:
+def double_centred_ratio(W: FourthPowers, W0: FourthPowers, K: Any, Kc: Any) -> float:
     """`tr(W̄ᵀW̄ W̄ᵀK̄W̄) / tr(W̄ᵀW̄ W̄ᵀKW̄)`, unnormalised: what the change of the tangents adds. Appendix B, figure 4.
 
     >>> double_centred_ratio([[3.0]], [[1.0]], [[4.0]], [[1.0]])
