@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope_papers.engel_2023.adversarial import SURROGATES
-from ntkscope_papers.framework.claims import Read, Reading, claim, lacking, needs
-
-NAME = "surrogate-definitions"
-KERNELS, SURROGATE, MEASURES, WIDTH, ATTACK = "kernels", "surrogate", "measures", "width", "attack"
+from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
 
 
 @claim(
@@ -18,10 +14,10 @@ KERNELS, SURROGATE, MEASURES, WIDTH, ATTACK = "kernels", "surrogate", "measures"
     "Eq. 1",
     {"weights": "C x N", "bias": "C"},
     "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6",
-    needs=[SURROGATE],
+    needs=["surrogate"],
 )
 def _kglm(config: Any, record: Record) -> Reading:
-    found = record.metrics[SURROGATE]
+    found = record.metrics["surrogate"]
     measured = {name: found[name] for name in ("shape", "affine", "gradient")}
     return Reading(measured, found["affine"] < 1e-6 and found["gradient"] <= 1e-6, exact=True)
 
@@ -31,10 +27,10 @@ def _kglm(config: Any, record: Record) -> Reading:
     "Eq. 3",
     "attributions add up to the logit",
     "difference < 1e-8",
-    needs=[SURROGATE],
+    needs=["surrogate"],
 )
 def _sums(config: Any, record: Record) -> Reading:
-    gap = record.metrics[SURROGATE]["attributions"]
+    gap = record.metrics["surrogate"]["attributions"]
     return Reading({"largest difference": gap}, gap < 1e-8, exact=True)
 
 
@@ -43,10 +39,10 @@ def _sums(config: Any, record: Record) -> Reading:
     "Section 4",
     "scikit-learn's SGDClassifier on the training set",
     "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
-    needs=[SURROGATE],
+    needs=["surrogate"],
 )
 def _setting(config: Any, record: Record) -> Reading:
-    found = record.metrics[SURROGATE]
+    found = record.metrics["surrogate"]
     fits = found["sgd"]
     note = (
         "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
@@ -65,10 +61,10 @@ def _setting(config: Any, record: Record) -> Reading:
     "Section 3",
     "concordant minus discordant over all pairs",
     "equals scipy without ties to 1e-12; by the printed rule a tied sequence and itself are below 1",
-    needs=[MEASURES],
+    needs=["measures"],
 )
 def _kendall(config: Any, record: Record) -> Reading:
-    found = record.metrics[MEASURES]
+    found = record.metrics["measures"]
     tied = found["tied, itself"]
     holds = found["against scipy"] < 1e-12 and abs(tied["b"] - 1) < 1e-12 and tied["discordant"] < 1
     note = "erratum: calling every pair that is not concordant discordant is not Kendall's coefficient where there are ties"
@@ -82,10 +78,10 @@ def _kendall(config: Any, record: Record) -> Reading:
     "Section 3",
     {"min": -1, "max": 1},
     "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)",
-    needs=[MEASURES],
+    needs=["measures"],
 )
 def _range(config: Any, record: Record) -> Reading:
-    found = record.metrics[MEASURES]
+    found = record.metrics["measures"]
     measured = {name: found[name] for name in ("monotone", "largest of unrelated", "bound of unrelated")}
     holds = list(found["monotone"]) == [1.0, -1.0] and found["largest of unrelated"] < found["bound of unrelated"]
     return Reading(measured, holds, exact=True)
@@ -96,10 +92,10 @@ def _range(config: Any, record: Record) -> Reading:
     "Section 3",
     "tau = 1 implies an invertible map",
     "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ",
-    needs=[MEASURES],
+    needs=["measures"],
 )
 def _recovery(config: Any, record: Record) -> Reading:
-    found = record.metrics[MEASURES]
+    found = record.metrics["measures"]
     measured = {name: found[name] for name in ("isotonic R2", "three classes, tau", "three classes, total variation")}
     holds = (
         found["isotonic R2"] > 1 - 1e-9
@@ -119,10 +115,10 @@ def _recovery(config: Any, record: Record) -> Reading:
     "Section 3",
     "equal accuracy is compatible with any disagreement",
     "a pair of models with TAD 0 and tau <= 0",
-    needs=[MEASURES],
+    needs=["measures"],
 )
 def _blind(config: Any, record: Record) -> Reading:
-    found = record.metrics[MEASURES]
+    found = record.metrics["measures"]
     measured = {name: found[f"same accuracy, {name}"] for name in ("tad", "tau")}
     return Reading(measured, measured["tad"] == 0 and measured["tau"] <= 0, exact=True)
 
@@ -132,22 +128,11 @@ def _blind(config: Any, record: Record) -> Reading:
     "Section 3",
     "surrogate accuracy minus the network's, in points",
     "one more of four right: 25 points",
-    needs=[MEASURES],
+    needs=["measures"],
 )
 def _tad(config: Any, record: Record) -> Reading:
-    value = record.metrics[MEASURES]["one more right, tad"]
+    value = record.metrics["measures"]["one more right, tad"]
     return Reading({"points": value}, value == 25.0, exact=True)
-
-
-def _kernel(*names: str, within: float, note: str = "") -> Read:
-    """A reading of relative differences that must be within a tolerance."""
-
-    @needs(KERNELS)
-    def read(config: Any, record: Record) -> Reading:
-        measured = {name: record.metrics[KERNELS][name] for name in names}
-        return Reading(measured, all(value < within for value in measured.values()), note, exact=True)
-
-    return read
 
 
 @claim(
@@ -155,10 +140,10 @@ def _kernel(*names: str, within: float, note: str = "") -> Read:
     "Eq. 4",
     {"diagonal": 1.0},
     "diagonal 1 to 1e-6, entries <= 1 + 1e-6",
-    needs=[KERNELS],
+    needs=["kernels"],
 )
 def _diagonal(config: Any, record: Record) -> Reading:
-    found = record.metrics[KERNELS]
+    found = record.metrics["kernels"]
     measured = {name: found[name] for name in ("diagonal off 1", "largest entry", "printed diagonal")}
     holds = found["diagonal off 1"] < 1e-6 and found["largest entry"] <= 1 + 1e-6
     low, high = found["printed diagonal"]
@@ -169,9 +154,9 @@ def _diagonal(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, exact=True)
 
 
-@claim("surrogate-trntk-psd", "Eq. 4", "a valid kernel", "least eigenvalue > -1e-8 of the trace", needs=[KERNELS])
+@claim("surrogate-trntk-psd", "Eq. 4", "a valid kernel", "least eigenvalue > -1e-8 of the trace", needs=["kernels"])
 def _psd(config: Any, record: Record) -> Reading:
-    value = record.metrics[KERNELS]["least eigenvalue over trace"]
+    value = record.metrics["kernels"]["least eigenvalue over trace"]
     return Reading({"least eigenvalue over trace": value}, value > -1e-8, exact=True)
 
 
@@ -180,19 +165,23 @@ def _psd(config: Any, record: Record) -> Reading:
     "Report summary item 4",
     "CK is proved close in norm to the NTK",
     "relative Frobenius distance <= 0.1",
-    needs=[KERNELS],
+    needs=["kernels"],
 )
 def _close(config: Any, record: Record) -> Reading:
-    value = record.metrics[KERNELS]["ck and ntk"]
+    value = record.metrics["kernels"]["ck and ntk"]
     note = "at random weights; erratum: the papers bound relative losses of the two machines, not the distance of the kernels"
     return Reading({"relative distance": value}, value <= 0.1, note, exact=True)
 
 
 @claim(
-    "surrogate-pntk-width-bound", "Section 3", {"rate": -0.5}, "log-log slope in [-0.7, -0.3], 10 seeds", needs=[WIDTH]
+    "surrogate-pntk-width-bound",
+    "Section 3",
+    {"rate": -0.5},
+    "log-log slope in [-0.7, -0.3], 10 seeds",
+    needs=["width"],
 )
 def _width(config: Any, record: Record) -> Reading:
-    found = record.metrics[WIDTH]
+    found = record.metrics["width"]
     measured = {name: found[name] for name in ("slope", "widths", "error", "seeds")}
     return Reading(measured, -0.7 <= found["slope"] <= -0.3)
 
@@ -204,11 +193,11 @@ def _width(config: Any, record: Record) -> Reading:
     "PGD: surrogate >= 10 points more accurate than the network, or tau lower by >= 0.2, on every network",
 )
 def _attack(config: Any, record: Record) -> Reading:
-    keys = [f"{ATTACK}/{name}" for name in config.networks]
+    keys = [f"attack/{name}" for name in config.networks]
     absent = [key for key in keys if key not in record.metrics]
     if len(absent) == len(keys):
         return lacking(*absent)
-    measured = {key.removeprefix(f"{ATTACK}/"): _gaps(record.metrics[key]) for key in keys if key not in absent}
+    measured = {key.removeprefix("attack/"): _under_attack(record.metrics[key]) for key in keys if key not in absent}
     above, lost = (
         {k: one["svm"][f"{name} under pgd"] for k, one in measured.items()} for name in ("points above", "tau lost")
     )
@@ -217,9 +206,9 @@ def _attack(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, lacks=tuple(absent))
 
 
-def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
+def _under_attack(found: Mapping[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
-    for name in SURROGATES:
+    for name in ("svm", "glm"):
         both = {attack: [one["network_accuracy"], one["surrogate_accuracy"]] for attack, one in found[name].items()}
         percent = {attack: [round(100 * value, 1) for value in pair] for attack, pair in both.items()}
         rows[name] = {"accuracy %, network and surrogate": percent}
@@ -230,31 +219,50 @@ def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
     return rows
 
 
-TRNTK_IS_BLOCK_TRACE = claim(
-    "surrogate-trntk-is-block-trace", "Section 3", "trace of the C x C block", "relative difference < 1e-10"
-)(_kernel("trace of blocks", within=1e-10))
-PNTK_DEFINITION = claim(
-    "surrogate-pntk-definition",
-    "Section 3",
-    {"prefactor": "1/C"},
-    "relative difference < 1e-10 from gradients and from the mean of the block times C",
-)(
-    _kernel(
-        "pntk",
-        "pntk, mean of blocks times C",
-        within=1e-10,
-        note="erratum: the text points to Eq. 3, which is the attribution, for this scalar",
-    )
-)
-PROJECTION_DEFINITIONS = claim(
-    "surrogate-projection-definitions",
-    "Eq. 5, Eq. 6",
-    {"K": 10240},
-    "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
-)(_kernel("projected diagonal off 1", "projected, whatever the prefactor", within=1e-6))
-OTHER_KERNELS = claim(
-    "surrogate-other-kernels",
-    "Section 3",
-    "CK, trNTK without normalisation, embedding kernel",
-    "each equals its explicit Gram matrix to 1e-8",
-)(_kernel("ck", "em", "trace of blocks", within=1e-8))
+def gaps(*names: str, within: float, note: str = "") -> Read:
+    """A reading of relative differences that must be within a tolerance."""
+
+    def read(config: Any, record: Record) -> Reading:
+        measured = {name: record.metrics["kernels"][name] for name in names}
+        return Reading(measured, all(value < within for value in measured.values()), note, exact=True)
+
+    return read
+
+
+FORMULAS = [
+    claim(
+        "surrogate-trntk-is-block-trace",
+        "Section 3",
+        "trace of the C x C block",
+        "relative difference < 1e-10",
+        needs=["kernels"],
+    )(gaps("trace of blocks", within=1e-10)),
+    claim(
+        "surrogate-pntk-definition",
+        "Section 3",
+        {"prefactor": "1/C"},
+        "relative difference < 1e-10 from gradients and from the mean of the block times C",
+        needs=["kernels"],
+    )(
+        gaps(
+            "pntk",
+            "pntk, mean of blocks times C",
+            within=1e-10,
+            note="erratum: the text points to Eq. 3, which is the attribution, for this scalar",
+        )
+    ),
+    claim(
+        "surrogate-projection-definitions",
+        "Eq. 5, Eq. 6",
+        {"K": 10240},
+        "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
+        needs=["kernels"],
+    )(gaps("projected diagonal off 1", "projected, whatever the prefactor", within=1e-6)),
+    claim(
+        "surrogate-other-kernels",
+        "Section 3",
+        "CK, trNTK without normalisation, embedding kernel",
+        "each equals its explicit Gram matrix to 1e-8",
+        needs=["kernels"],
+    )(gaps("ck", "em", "trace of blocks", within=1e-8)),
+]

@@ -22,6 +22,7 @@ class Reading:
 
     `lacks`: legs without which the check is not whole: what holds without them is a stand-in. `further`: legs that would add
     to it. `exact`: arithmetic, which no scale makes a stand-in. `seeds`: how many networks were measured, where that matters.
+    `other`: what else was not as published, which makes it a stand-in.
     """
 
     measured: Any
@@ -31,6 +32,7 @@ class Reading:
     further: tuple[str, ...] = ()
     exact: bool = False
     seeds: int | None = None
+    other: str = ""
 
 
 Read = Callable[[Any, Record], Reading]
@@ -140,7 +142,7 @@ def judged(name: str, statement: Published, reading: Reading, difference: str) -
     return statement.judged(
         reading.measured,
         reading.holds,
-        difference="" if reading.exact else "; ".join(word for word in (difference, part) if word),
+        difference="" if reading.exact else "; ".join(word for word in (difference, reading.other, part) if word),
         note="; ".join(word for word in words if word),
         seeds=reading.seeds,
     )

@@ -12,8 +12,7 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.engel_2023.adversarial import attacked
-from ntkscope_papers.engel_2023.surrogate_definitions import SurrogateDefinitions
+from ntkscope_papers.engel_2023.surrogate_definitions import SurrogateDefinitions, attacked
 
 READINGS = readings("surrogate-definitions", "surrogate-")
 
