@@ -19,8 +19,6 @@ from ntkscope_papers.engel_2023.kernel_cost import (
     TIMED,
     KernelCost,
     carried_on,
-    draw,
-    judge,
     operations,
     residual_figures,
 )
@@ -128,7 +126,7 @@ def test_times_for_all_outputs_and_for_each_are_told_apart(tmp_path: Path) -> No
     """Of made-up times 3 + 2 C and C / 2; the slope of the first is far from 1, though it is linear in C."""
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="kernel-cost")
     record.put(**made_up(KernelCost()))
-    claims = {claim.id: claim for claim in judge(KernelCost(), record, "")}
+    claims = {claim.id: claim for claim in KernelCost().judge(record, "")}
     found = claims["surrogate-cost-formulas"]
     assert found.measured["seconds for all outputs, for each"] == {"trntk": [3.0, 2.0], "proj-trntk": [0.0, 0.5]}
     outputs, seconds = ([math.log(value) for value in values] for values in ((1, 2, 5, 10), (5, 7, 13, 23)))
@@ -136,7 +134,7 @@ def test_times_for_all_outputs_and_for_each_are_told_apart(tmp_path: Path) -> No
     assert found.measured["log-log slope"] == {"trntk": pytest.approx(slope, abs=5e-4), "proj-trntk": 1.0}  # rounded
     assert found.verdict == "not reproduced"
     record.put(**{f"outputs/trntk/{c}": {"best": 2.0 * c} for c in KernelCost().outputs})
-    claims = {claim.id: claim for claim in judge(KernelCost(), record, "")}
+    claims = {claim.id: claim for claim in KernelCost().judge(record, "")}
     assert claims["surrogate-cost-formulas"].verdict == "reproduced"
 
 
@@ -149,6 +147,6 @@ def test_a_record_without_some_legs_is_drawn(lost: str, tmp_path: Path) -> None:
     record.put(**{key: value for key, value in made_up(config).items() if not lost or not key.startswith(lost)})
     for dim in config.dims if lost != "residual/" else ():
         record.array(f"residual-{dim}", np.linspace(-1, 1, 50))
-    times, densities, spreads = draw(record)["table4"].axes
+    times, densities, spreads = config.draw(record)["table4"].axes
     assert len(times.lines) == (0 if lost == "time/" else 2 * len(TIMED))
     assert (len(densities.lines), len(spreads.lines)) == ((0, 0) if lost == "residual/" else (len(config.dims), 2))
