@@ -64,6 +64,13 @@ class Surrogate:
         said = self.said()
         return {**faithful(self.logits, network, y_test, seed=self.seed), **said}
 
+    def ridges(
+        self, network: Float64[np.ndarray, "m c"], y_test: Int64[np.ndarray, " m"], *names: str
+    ) -> dict[str, dict[str, float]]:
+        """Faithfulness with other ridge strengths: how much it depends on the ridge."""
+        rows = {f"{alpha:g}": replace(self, alpha=alpha).row(network, y_test) for alpha in SENSITIVITY}
+        return {alpha: {name: row[name] for name in names} for alpha, row in rows.items()}
+
 
 def faithful(
     logits: Float64[np.ndarray, "n c"],

@@ -12,7 +12,7 @@ import pytest
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope_papers.engel_2023.surrogate_resnet import SurrogateResnet, draw, judge
+from ntkscope_papers.engel_2023.surrogate_resnet import SurrogateResnet
 
 
 @pytest.mark.nightly
@@ -26,7 +26,7 @@ def test_leaving_a_pretrained_network_out_is_said_where_it_counts(tmp_path: Path
     row = {"tau": 0.7, "tau_literal": 0.7, "tad": 0.1, "total_variation": 0.1, "network_accuracy": 0.93}
     record.put(**{f"{name}/0": {**row, "other ridges": {}} for name in ("resnet18", "resnet34", "mobilenetv2")})
     config = dataclasses.replace(SurrogateResnet(), pretrained=())
-    verdicts = {claim.id: claim.verdict for claim in judge(config, record, "")}
+    verdicts = {claim.id: claim.verdict for claim in config.judge(record, "")}
     assert verdicts["surrogate-table1-resnet18-cifar10"] == "reproduced"
     assert verdicts["surrogate-table1-tau-floor"] == verdicts["surrogate-table1-tad-small"] == "stand-in"
 
@@ -58,7 +58,7 @@ def test_the_floor_of_tau_is_that_of_both_fits(name: str, other: dict[str, Any],
     """A network is trained here or pretrained; its mean over the seeds of SGD counts, not the least."""
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-resnet")
     record.put(**{f"{k}/0": other if k == name else GOOD for k in EVERY})
-    found = {claim.id: claim for claim in judge(SurrogateResnet(), record, "")}
+    found = {claim.id: claim for claim in SurrogateResnet().judge(record, "")}
     assert found["surrogate-table1-tau-floor"].verdict == ("reproduced" if holds else "not reproduced")
     assert found["surrogate-table1-tau-floor"].measured["at the optimum"][name] == other["tau"]
     assert found["surrogate-table1-tau-floor"].measured["by SGD"]["resnet18"] == 0.65
@@ -71,7 +71,7 @@ def drawn(folder: Path, found: dict[str, Any]) -> tuple[ns.Record, list[dict[str
     config = dataclasses.asdict(SurrogateResnet())
     record = ns.Record.create(folder, kind="experiment", name="surrogate-resnet", config=config)
     record.put(**found)
-    figure = draw(record)["table1"]
+    figure = SurrogateResnet().draw(record)["table1"]
     return record, [
         {one.get_label(): one for one in axis.containers if one.get_label()[0] != "_"} for axis in figure.axes
     ]
@@ -89,9 +89,9 @@ def test_one_network_is_drawn(row: dict[str, Any], mean: float, deviation: float
     low, high = tau["by SGD"].errorbar.lines[2][0].get_segments()[0][:, 1]
     assert high - low == pytest.approx(2 * deviation)
     assert {title: bars[0].get_height() for title, bars in tad.items()} == {"at the optimum": 0.1, "published": -0.29}
-    assert set(draw(record)) == {"table1"}
+    assert set(SurrogateResnet().draw(record)) == {"table1"}
     record.array("log-odds-resnet34-0", np.arange(6.0).reshape(2, 3))
-    assert len(draw(record)["log-odds"].axes) == 1
+    assert len(SurrogateResnet().draw(record)["log-odds"].axes) == 1
 
 
 def test_networks_without_fits_by_sgd_leave_a_gap(tmp_path: Path) -> None:
