@@ -9,7 +9,7 @@ classes and its default stopping, so its τ depends on its seed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -175,7 +175,7 @@ def as_committed(p: Float[np.ndarray, "n c"], q: Float[np.ndarray, "n c"]) -> Un
     return unsaturated(*(np.concatenate([np.repeat(one[:, 0], copies), one[:, 1]]) for one in (p, q)))
 
 
-def spread(fits: dict[str, Any] | Any, *path: str) -> dict[str, float] | None:
+def spread(fits: Mapping[str, Any], *path: str) -> dict[str, float] | None:
     """Mean, least and largest over the seeds of one number of `stochastic_fits`, those that are not a number left out."""
     values: list[float] = []
     for row in fits["seeds"].values():
@@ -187,3 +187,8 @@ def spread(fits: dict[str, Any] | Any, *path: str) -> dict[str, float] | None:
     if not values:
         return None
     return {"mean": float(np.mean(values)), "least": min(values), "largest": max(values), "n": len(values)}
+
+
+def spreads(several: Iterable[Mapping[str, Any] | None], *path: str) -> list[dict[str, float]]:
+    """`spread` of each network that has fits with that number."""
+    return [one for fits in several if fits and (one := spread(fits, *path))]

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from ntkscope.core import Record
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine, rate
 from ntkscope.measures.faithfulness import correct_class_log_odds
+from ntkscope_papers.framework import drawing
 
 SENSITIVITY = (1e-6, 1e-5, 1e-3, 1e-2)  # ridge strengths in addition to the default of 1e-4
 TOLERANCE = 1e-9  # of the gradient: for separable classes, τ still changes with the bias at looser tolerances
@@ -89,3 +91,17 @@ def log_odds_pair(
 ) -> Float64[np.ndarray, "2 n"]:
     """Correct-class log-odds of surrogate and network, what the scatter plots show."""
     return np.stack([correct_class_log_odds(logits, y), correct_class_log_odds(network, y)])
+
+
+def log_odds_figure(name: str, record: Record, titles: Mapping[str, str], columns: int | None = None) -> dict[str, Any]:
+    """Log-odds of surrogate against network, a panel for each of the keys in `titles` that the record has; or no figure."""
+    shown = {key: title for key, title in titles.items() if f"log-odds-{key}" in record.arrays}
+    if not shown:
+        return {}
+    columns = columns or len(shown)
+    figure, axes = drawing.canvas(-(-len(shown) // columns), columns, width=3.4, height=3.2)
+    for axis in axes[len(shown) :]:
+        axis.set_axis_off()
+    for axis, (key, title) in zip(axes, shown.items()):
+        drawing.scatter_log_odds(axis, *record.arrays[f"log-odds-{key}"], title)
+    return {name: figure}

@@ -19,9 +19,9 @@ from torch import nn
 from ntkscope import models
 from ntkscope.core import Record, Split
 from ntkscope_papers.engel_2023.kernel_pairs import kernel_pairs
-from ntkscope_papers.engel_2023.published_measure import Compared, spread, stochastic_fits
+from ntkscope_papers.engel_2023.published_measure import Compared, spreads, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
-from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_pair
+from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
 from ntkscope_papers.framework.results import averaged, summary
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, pretrained_file, residual_recipe
@@ -218,9 +218,7 @@ class SurrogateResnet(Experiment):
 
     @figure
     def table1(self, record: Record) -> dict[str, Figure]:
-        """Of the first network of each kind: τ and accuracy differential beside the published ones, log-odds against the network's.
-
-        Bars: standard deviations over the seeds of SGD."""
+        """Of the first network of each kind, beside what was published; bars are standard deviations over seeds of SGD."""
         every = [*self.networks, *self.pretrained]
         rows = {k: record.metrics[f"{k}/0"] for k in every if f"{k}/0" in record.metrics}
         names = list(rows)
@@ -236,20 +234,13 @@ class SurrogateResnet(Experiment):
                 series["by SGD"] = (means, [float(np.std(one)) if one else 0.0 for one in fits])
             series["published"] = ([TABLE[k][column] if k in TABLE else None for k in names], None)
             drawing.compare_bars(axis, names, series, label=label)
-        shown = [k for k in names if f"log-odds-{k}-0" in record.arrays]
-        if not shown:
-            return {"table1": drawn}
-        scatter, panels = drawing.canvas(1, len(shown), width=3.4, height=3.2)
-        for axis, k in zip(panels, shown):
-            odds = record.arrays[f"log-odds-{k}-0"]
-            drawing.scatter_log_odds(axis, odds[0], odds[1], f"{k}: τ = {rows[k]['tau']:.3f}")
-        return {"table1": drawn, "log-odds": scatter}
+        titles = {f"{k}-0": f"{k}: τ = {rows[k]['tau']:.3f}" for k in names}
+        return {"table1": drawn, **log_odds_figure("log-odds", record, titles)}
 
 
 def by_sgd(found: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Mean, least and largest τ as published over the seeds of SGD, of each network that has them."""
-    spreads = (spread(each["stochastic"], "unsaturated", "tau") for each in found if "stochastic" in each)
-    return [one for one in spreads if one]
+    return spreads((one.get("stochastic") for one in found), "unsaturated", "tau")
 
 
 def mean_row(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

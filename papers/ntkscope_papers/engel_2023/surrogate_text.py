@@ -10,56 +10,32 @@ One leg per fine-tuned encoder, estimated 300 seconds on one H200.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from matplotlib.figure import Figure
 
-from ntkscope.core import Claim, Record, Split
+from ntkscope.core import Record, Split
 from ntkscope.training.schedules import Triangular
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, kernel_pairs, with_cosine
-from ntkscope_papers.engel_2023.published_measure import Compared, spread, stochastic_fits
+from ntkscope_papers.engel_2023.published_measure import Compared, spreads, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
-from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_pair
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, not_run, run_legs
+from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of, trained
 from ntkscope_papers.shared.sentences import blocks_of, build_encoder, on, sample, sentences
 
-NAME = "surrogate-text"
 TAU = {"trntk": 0.809, "trntk0": 0.5, "proj-trntk": 0.800, "proj-pntk": 0.72, "em": 0.65, "ck": 0.52}
 TAD = {"trntk": 0.1, "trntk0": 0.6, "proj-trntk": 0.1, "proj-pntk": 0.5, "em": -0.3, "ck": -0.1}
 WHY = "MiniLM with six layers in place of BERT-base"
 
-ROW = Published(
-    "surrogate-table1-bert-cola",
-    "Table 1",
-    {"network accuracy %": [83.4, 0.1], "TAD points": [-0.1, 0.3], "tau": [0.78, 0.02], "networks": 4},
-    "tau >= 0.6 and |TAD| <= 1.5 points",
-    WHY,
-)
-TABLE = Published(
-    "surrogate-table2-bert",
-    "Table 2",
-    {"tau": TAU, "TAD points": TAD},
-    "trNTK's tau >= those of all but raw CK - 0.02, at the optimum and by SGD, >= 3 networks",
-    WHY,
-    seeds=3,
-)
-MAP = Published(
-    "surrogate-fig1-monotone-map",
-    "Figure 1",
-    "a fitted invertible map realises the network point for point",
-    "R² after the map >= R² before it, in every network",
-    WHY,
-)
+BERT = {"network accuracy %": [83.4, 0.1], "TAD points": [-0.1, 0.3], "tau": [0.78, 0.02], "networks": 4}
+MADE_OF = {"trntk": ("side by side",), "ck": (COSINE,)}  # what is measured of a kernel besides its own row
 
 
 @dataclass(frozen=True)
@@ -71,7 +47,7 @@ class SurrogateText(Experiment):
     `sketch`: the kind of projection, as in surrogate-kernels.
     """
 
-    name = NAME
+    name = "surrogate-text"
     free = ("seeds", "memory")
 
     dataset: str = "cola"
@@ -111,15 +87,14 @@ class SurrogateText(Experiment):
         "compared_points": 40,
     }
 
-    def measure(self, run: Run) -> None:
-        split = sentences(
-            self.dataset,
-            self.encoder,
-            root=run.root,
-            train=self.train_items,
-            test=self.test_items,
-            length=self.length,
-        )
+    def prepare(self, run: Run) -> Split:
+        sizes: dict[str, Any] = {"train": self.train_items, "test": self.test_items, "length": self.length}
+        return sentences(self.dataset, self.encoder, root=run.root, **sizes)
+
+    @leg("{}", over=lambda self: range(self.seeds))
+    def network(self, run: Run, s: int) -> dict[str, Any]:
+        """Every kernel of one network; those that the record has are not computed again."""
+        record, split, seed = run.record, run.data, run.seed + s
         how = {
             "optimizer": "adamw",
             "lr": self.lr,
@@ -128,132 +103,143 @@ class SurrogateText(Experiment):
             "epochs": self.epochs,
             "schedule": Triangular(peak=0.1),
         }
-
-        def one(s: int) -> dict[str, Any]:
-            build = partial(build_encoder, self.encoder, run.seed + s)
-            key = f"network-{s}"
-            model = trained(
-                run.record, key, build, split.train, how, device=run.device, seed=run.seed + s, progress=run.progress
-            )
-            return network_of(self, run.record, s, model, split, run.device, run.seed + s, run.progress)
-
-        run_legs(
-            run.record, [Leg(str(s), partial(one, s)) for s in range(self.seeds)], self.legs, progress=run.progress
-        )
-
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return (ROW, TABLE, MAP)
-
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
-
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
-
-
-MADE_OF = {"trntk": ("side by side",), "ck": (COSINE,)}  # what is measured of a kernel besides its own row
-
-
-def network_of(
-    config: SurrogateText,
-    record: Record,
-    s: int,
-    model: nn.Module,
-    split: Split,
-    device: torch.device,
-    seed: int,
-    progress: bool,
-) -> dict[str, Any]:
-    """Every kernel of one network."""
-    network, y_test = logits_of(model, split.test.x, batch=128).numpy(), split.test.y.numpy()
-    part, compared = sample(split.train, config.points, seed), Compared(network, y_test)
-    y = part.y.numpy()
-    lacks = [k for k in config.kernels if any(f"{s}/{row}" not in record.metrics for row in (k, *MADE_OF.get(k, ())))]
-    for pair in with_cosine(
-        kernel_pairs(
-            lacks,
-            model,
-            on(part.x, device),
-            on(split.test.x, device),
-            dim=config.dim,
-            sketch=config.sketch,
-            precision=config.precision if device.type == "cuda" else "exact",
-            memory=config.memory,
-            seed=seed,
-            layers=blocks_of(model),
-            progress=progress,
-        )
-    ):
+        build = partial(build_encoder, self.encoder, seed)
+        options: dict[str, Any] = {"device": run.device, "seed": seed, "progress": run.progress}
+        model = trained(record, f"network-{s}", build, split.train, how, **options)
+        compared = Compared(logits_of(model, split.test.x, batch=128).numpy(), split.test.y.numpy())
+        part = sample(split.train, self.points, seed)
+        y = part.y.numpy()
 
         def row(one: Surrogate) -> dict[str, Any]:
-            record.array(f"log-odds-{s}-{one.pair.name}", log_odds_pair(one.logits, network, y_test))
-            fits = stochastic_fits(one.pair, y, compared, config.sgd_alpha, range(config.sgd_seeds))
+            record.array(f"log-odds-{s}-{one.pair.name}", log_odds_pair(one.logits, compared.network, compared.y))
+            fits = stochastic_fits(one.pair, y, compared, self.sgd_alpha, range(self.sgd_seeds))
             return {
-                **one.row(network, y_test),
+                **one.row(compared.network, compared.y),
                 "stochastic": fits,
                 "fixed class": compared.measured(one.logits)["fixed class"],
             }
 
         def fits(one: Surrogate) -> dict[str, Any]:
-            few = chosen_points(part.y, config.compared_points, seed)
+            few = chosen_points(part.y, self.compared_points, seed)
             own = logits_of(model, part.take(torch.from_numpy(few)).x, batch=128).numpy()
-            return side_by_side(one.pair.take(few), y[few], own, compared, alpha=config.alpha)
+            return side_by_side(one.pair.take(few), y[few], own, compared, alpha=self.alpha)
 
-        surrogate = Surrogate(pair, y, config.alpha, seed)
-        once(record, f"{s}/{pair.name}", partial(row, surrogate))
-        if pair.name == "trntk":
-            once(record, f"{s}/side by side", partial(fits, surrogate))
-    return {"kernels": list(config.kernels)}
+        pairs = kernel_pairs(
+            [k for k in self.kernels if any(f"{s}/{row}" not in record.metrics for row in (k, *MADE_OF.get(k, ())))],
+            model,
+            on(part.x, run.device),
+            on(split.test.x, run.device),
+            dim=self.dim,
+            sketch=self.sketch,
+            precision=self.precision if run.device.type == "cuda" else "exact",
+            memory=self.memory,
+            seed=seed,
+            layers=blocks_of(model),
+            progress=run.progress,
+        )
+        for pair in with_cosine(pairs):
+            surrogate = Surrogate(pair, y, self.alpha, seed)
+            once(record, f"{s}/{pair.name}", partial(row, surrogate))
+            if pair.name == "trntk":
+                once(record, f"{s}/side by side", partial(fits, surrogate))
+        return {"kernels": list(self.kernels)}
 
+    def whole(self, record: Record) -> list[int]:
+        """The networks of which the record has every kernel."""
+        return [s for s in range(self.seeds) if all(f"{s}/{k}" in record.metrics for k in self.kernels)]
 
-def judge(config: SurrogateText, record: Record, difference: str) -> Iterator[Claim]:
-    """Means and standard errors over the networks that the record has."""
-    seeds = [s for s in range(config.seeds) if all(f"{s}/{k}" in record.metrics for k in config.kernels)]
-    if not seeds:
-        for published in (ROW, TABLE, MAP):
-            yield published.judged(None, None, note=not_run(NAME, ["0"]))
-        return
-    kernels = [k for k in (*config.kernels, COSINE) if all(f"{s}/{k}" in record.metrics for s in seeds)]
-    rows = {k: [record.metrics[f"{s}/{k}"] for s in seeds] for k in kernels}
-    taus = {k: summary(one["tau"] for one in found) for k, found in rows.items()}
-    tads = {k: summary(one["tad"] for one in found) for k, found in rows.items()}
-    sgd = {k: _by_sgd(found, "unsaturated") for k, found in rows.items()}
-    missing = [str(s) for s in range(config.seeds) if s not in seeds]
-    more = not_run(NAME, missing) if missing else ""
-    if "trntk" not in rows:
-        for published in (ROW, MAP):
-            yield published.judged(None, None, note="the trace-NTK was left out")
-    else:
-        accuracy = summary(one["network_accuracy"] for one in rows["trntk"])
+    def absent(self, record: Record) -> tuple[str, ...]:
+        return tuple(str(s) for s in range(self.seeds) if s not in self.whole(record))
+
+    def trace(self, record: Record) -> list[Mapping[str, Any]]:
+        """The trace-NTK's row of every whole network."""
+        return [record.metrics[f"{s}/trntk"] for s in self.whole(record) if "trntk" in self.kernels]
+
+    def without(self, record: Record) -> Reading:
+        return Reading(None, note="the trace-NTK was left out") if self.whole(record) else lacking("0")
+
+    @claim("surrogate-table1-bert-cola", "Table 1", BERT, "tau >= 0.6 and |TAD| <= 1.5 points", stand_in=WHY)
+    def row(self, record: Record) -> Reading:
+        rows = self.trace(record)
+        if not rows:
+            return self.without(record)
+        accuracy, tad, tau = (summary(one[key] for one in rows) for key in ("network_accuracy", "tad", "tau"))
         measured = {
             "network accuracy %": [round(100 * accuracy["mean"], 2), round(100 * accuracy["sem"], 2)],
-            "TAD points": [round(tads["trntk"]["mean"], 3), round(tads["trntk"]["sem"], 3)],
-            "tau": [round(taus["trntk"]["mean"], 4), round(taus["trntk"]["sem"], 4)],
-            "networks": len(seeds),
-            "tau by SGD": sgd["trntk"],
-            "tau of class 1 by SGD": _by_sgd(rows["trntk"], "fixed class"),
+            "TAD points": [round(tad["mean"], 3), round(tad["sem"], 3)],
+            "tau": [round(tau["mean"], 4), round(tau["sem"], 4)],
+            "networks": len(rows),
+            "tau by SGD": by_sgd(rows, "unsaturated"),
+            "tau of class 1 by SGD": by_sgd(rows, "fixed class"),
         }
-        holds = taus["trntk"]["mean"] >= 0.6 and abs(tads["trntk"]["mean"]) <= 1.5
-        yield ROW.judged(measured, holds, difference=difference, note=more)
-        pairs = [[round(one["r2_before"], 4), round(one["r2"], 4)] for one in rows["trntk"]]
-        yield MAP.judged(
-            {"R² before, after": pairs},
-            all(after >= before for before, after in pairs),
-            difference=difference,
-            note=more,
-        )
-    table = {
-        "tau": {k: [round(v["mean"], 4), round(v["sem"], 4)] for k, v in taus.items()},
-        "TAD points": {k: [round(v["mean"], 3), round(v["sem"], 3)] for k, v in tads.items()},
-        "tau by SGD": {k: found for k, found in sgd.items() if found},
-    }
-    whole = set(TAU) <= set(taus)
-    means = {k: v["mean"] for k, v in taus.items()}, {k: found[1] for k, found in sgd.items() if found}
-    order = whole and all(_first("trntk", one) for one in means)
-    gap = round(taus["trntk"]["mean"] - taus["em"]["mean"], 4) if whole else None
-    note = "; ".join(text for text in (f"gap of trNTK to Em {gap} (published 0.159)", more) if text)
-    yield TABLE.judged(table, order if whole else None, difference=difference, note=note, seeds=len(seeds))
+        return Reading(measured, tau["mean"] >= 0.6 and abs(tad["mean"]) <= 1.5, further=self.absent(record))
+
+    @claim(
+        "surrogate-table2-bert",
+        "Table 2",
+        {"tau": TAU, "TAD points": TAD},
+        "trNTK's tau >= those of all but raw CK - 0.02, at the optimum and by SGD, >= 3 networks",
+        stand_in=WHY,
+        seeds=3,
+    )
+    def table(self, record: Record) -> Reading:
+        seeds = self.whole(record)
+        if not seeds:
+            return lacking("0")
+        kernels = [k for k in (*self.kernels, COSINE) if all(f"{s}/{k}" in record.metrics for s in seeds)]
+        rows = {k: [record.metrics[f"{s}/{k}"] for s in seeds] for k in kernels}
+        tau, tad = ({k: summary(one[key] for one in found) for k, found in rows.items()} for key in ("tau", "tad"))
+        sgd = {k: fits for k, found in rows.items() if (fits := by_sgd(found, "unsaturated"))}
+        measured = {
+            "tau": {k: [round(v["mean"], 4), round(v["sem"], 4)] for k, v in tau.items()},
+            "TAD points": {k: [round(v["mean"], 3), round(v["sem"], 3)] for k, v in tad.items()},
+            "tau by SGD": sgd,
+        }
+        if not set(TAU) <= set(tau):
+            gap, holds = None, None
+        else:
+            gap = round(tau["trntk"]["mean"] - tau["em"]["mean"], 4)
+            means = {k: v["mean"] for k, v in tau.items()}, {k: fits[1] for k, fits in sgd.items()}
+            holds = all(_first("trntk", one) for one in means)
+        note = f"gap of trNTK to Em {gap} (published 0.159)"
+        return Reading(measured, holds, note, further=self.absent(record), seeds=len(seeds))
+
+    @claim(
+        "surrogate-fig1-monotone-map",
+        "Figure 1",
+        "a fitted invertible map realises the network point for point",
+        "R² after the map >= R² before it, in every network",
+        stand_in=WHY,
+    )
+    def monotone_map(self, record: Record) -> Reading:
+        rows = self.trace(record)
+        if not rows:
+            return self.without(record)
+        pairs = [[round(one["r2_before"], 4), round(one["r2"], 4)] for one in rows]
+        holds = all(after >= before for before, after in pairs)
+        return Reading({"R² before, after": pairs}, holds, further=self.absent(record))
+
+    @figure
+    def tables(self, record: Record) -> dict[str, Figure]:
+        """τ by kernel beside the published one; log-odds of surrogate and network, one panel per network, as in Figure 1."""
+        seeds = self.whole(record)
+        kernels = self.kernels if seeds else ()
+        rows = {k: [record.metrics[f"{s}/{k}"] for s in seeds] for k in kernels}
+        taus = [summary(one["tau"] for one in found) for found in rows.values()]
+        fits = [by_sgd(found, "unsaturated") for found in rows.values()]
+        series: dict[str, Any] = {
+            "MiniLM, at the optimum": ([v["mean"] for v in taus], [v["sem"] for v in taus]),
+            "MiniLM, by SGD": ([fit[1] if fit else None for fit in fits], None),
+            "published": ([TAU[k] for k in kernels], None),
+        }
+        drawn, (axis,) = drawing.canvas(1, 1, width=5.6)
+        drawing.compare_bars(axis, [TITLES[k] for k in kernels], series, label="Kendall τ (published: BERT)")
+        titles = {
+            f"{s}-{k}": f"{TITLES[k]}, network {s}: τ = {one['tau']:.3f}, R² = {one['r2']:.3f}"
+            for k in kernels[:1]
+            for s, one in zip(seeds, rows[k])
+        }
+        return {"table2-bert": drawn, **log_odds_figure("figure1", record, titles)}
 
 
 def _first(kernel: str, taus: Mapping[str, float]) -> bool:
@@ -266,38 +252,10 @@ def _first(kernel: str, taus: Mapping[str, float]) -> bool:
     return all(own >= tau - 0.02 for name, tau in taus.items() if name not in ("ck", kernel))
 
 
-def _by_sgd(found: list[Any], measure: str) -> list[float] | None:
+def by_sgd(found: Sequence[Mapping[str, Any]], measure: str) -> list[float] | None:
     """Least, mean and largest τ over networks and seeds of SGD; None where there is none."""
-    fits = [one for one in (spread(row["stochastic"], measure, "tau") for row in found if "stochastic" in row) if one]
+    fits = spreads((row.get("stochastic") for row in found), measure, "tau")
     if not fits:
         return None
     mean = summary(one["mean"] for one in fits)["mean"]
     return [round(value, 4) for value in (min(f["least"] for f in fits), mean, max(f["largest"] for f in fits))]
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """τ by kernel beside the published one; log-odds of surrogate and network, one panel per network, as in Figure 1."""
-    every, count = list(record.config["kernels"]), int(record.config["seeds"])
-    seeds = [s for s in range(count) if all(f"{s}/{k}" in record.metrics for k in every)]
-    kernels = every if seeds else []
-    taus = [summary(record.metrics[f"{s}/{k}"]["tau"] for s in seeds) for k in kernels]
-    figure, (axis,) = drawing.canvas(1, 1, width=5.6)
-    measured: Any = ([v["mean"] for v in taus], [v["sem"] for v in taus])
-    fits = [_by_sgd([record.metrics[f"{s}/{k}"] for s in seeds], "unsaturated") for k in kernels]
-    by_sgd: Any = ([fit[1] if fit else None for fit in fits], None)
-    series = {
-        "MiniLM, at the optimum": measured,
-        "MiniLM, by SGD": by_sgd,
-        "published": ([TAU[k] for k in kernels], None),
-    }
-    drawing.compare_bars(axis, [TITLES[k] for k in kernels], series, label="Kendall τ (published: BERT)")
-    shown = [s for s in seeds if f"log-odds-{s}-{kernels[0]}" in record.arrays]
-    if not shown:
-        return {"table2-bert": figure}
-    scatter, panels = drawing.canvas(1, len(shown), width=3.4, height=3.2)
-    for s, panel in zip(shown, panels):
-        odds = record.arrays[f"log-odds-{s}-{kernels[0]}"]
-        found = record.metrics[f"{s}/{kernels[0]}"]
-        title = f"{TITLES[kernels[0]]}, network {s}: τ = {found['tau']:.3f}, R² = {found['r2']:.3f}"
-        drawing.scatter_log_odds(panel, odds[0], odds[1], title)
-    return {"table2-bert": figure, "figure1": scatter}

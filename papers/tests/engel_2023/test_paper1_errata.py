@@ -64,7 +64,7 @@ def test_tables_1_and_2_print_two_figures_for_one_experiment() -> None:
     _, tad, tau = surrogate_resnet.TABLE["resnet18"]
     assert (tau, tad) == (TAU["trntk"], -0.28)
     assert TAD["trntk"] == -0.30
-    first = surrogate_text.ROW.values
+    first = surrogate_text.BERT
     assert (first["tau"][0], first["TAD points"][0]) != (surrogate_text.TAU["trntk"], surrogate_text.TAD["trntk"])
 
 

@@ -13,7 +13,7 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX
-from ntkscope_papers.engel_2023.surrogate_text import SurrogateText, draw, judge
+from ntkscope_papers.engel_2023.surrogate_text import SurrogateText
 from ntkscope_papers.shared.sentences import blocks_of, build_encoder, sentences
 
 pytest.importorskip("transformers")
@@ -78,10 +78,10 @@ def test_the_trace_ntk_has_to_be_first_by_both_fits(
 ) -> None:
     """A kernel may be 0.02 above it, the raw CK anything; fits by SGD that are not there do not count."""
     record = table2(tmp_path / "run", optimum, sgd)
-    found = {claim.id: claim for claim in judge(SurrogateText(), record, "")}
+    found = {claim.id: claim for claim in SurrogateText().judge(record, "")}
     assert found["surrogate-table2-bert"].holds == holds
     assert found["surrogate-table1-bert-cola"].holds
-    assert set(draw(record)) == {"table2-bert"}
+    assert set(SurrogateText().draw(record)) == {"table2-bert"}
 
 
 @pytest.mark.data
