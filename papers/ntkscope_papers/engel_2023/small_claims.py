@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ntkscope.core import Claim, Record
-from ntkscope_papers.engel_2023.published_measure import spread
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.legs import not_run
+from ntkscope.core import Record
+from ntkscope_papers.engel_2023.published_measure import spreads
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.results import summary
 
-NAME = "surrogate-small"
 # accuracy % (standard error), TAD, tau; how near the accuracy must be
 ROWS: dict[str, tuple[tuple[float, ...], float]] = {
     "mlp-mnist2": ((99.64, 0.01, 0.03, 0.05, 0.708, 0.003), 1.5),
@@ -25,43 +24,16 @@ NEEDED = 5
 OWN_MEASURE = "our training and tau of the correct class, not the published measure"
 
 
-def _published(row: str) -> Published:
-    (accuracy, accuracy_error, tad, tad_error, tau, tau_error), within = ROWS[row]
-    values = {
-        "network accuracy %": [accuracy, accuracy_error],
-        "TAD points": [tad, tad_error],
-        "tau": [tau, tau_error],
-        "networks": 100,
-    }
-    check = (
-        f"authors' training, tau of class 1, SGDClassifier: mean over >= {NEEDED} networks in [0.55, 0.95],"
-        f" |TAD| <= 4 points, accuracy within {within:g} points"
-    )
-    return Published(f"surrogate-table1-{row}", "Table 1", values, check, seeds=NEEDED)
-
-
-TABLE = {row: _published(row) for row in ROWS}
-PEARSON = Published(
-    "surrogate-pearson-inflated",
-    "Section 3",
-    "Pearson exceeds the rank coefficient",
-    "on every row of Table 1 by 0.05, and above sin(pi tau / 2), what it is without clouds (normal scores)",
-)
-PUBLISHED = {**TABLE, "pearson": PEARSON}
-
-
 def networks(record: Record, row: str, reading: str, count: int) -> list[Mapping[str, Any]]:
     """The results of a row's networks that the record has."""
     keys = [f"{row}/{reading}/{s}" for s in range(count)]
     return [record.metrics[key] for key in keys if key in record.metrics]
 
 
-def as_published(found: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+def as_published(found: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """A row in the published measure: each network's mean over the seeds of SGD, then mean and error over networks."""
     rows = [one["stochastic"] for one in found if "stochastic" in one]
-    taus = [fits for fits in (spread(row, "fixed class", "tau") for row in rows) if fits]
-    tads = [fits for fits in (spread(row, "tad") for row in rows) if fits]
-    correct = [fits for fits in (spread(row, "tau") for row in rows) if fits]
+    taus, tads, correct = (spreads(rows, *path) for path in (("fixed class", "tau"), ("tad",), ("tau",)))
     if not (taus and tads and correct):
         return None
     return {
@@ -75,7 +47,7 @@ def as_published(found: list[Mapping[str, Any]]) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def at_optimum(found: list[Mapping[str, Any]]) -> dict[str, Any]:
+def at_optimum(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A row as the text defines it: τ of the correct class at the surrogate's optimum, and what it hides."""
     measured = {
         "tau": _pair(summary(one["tau"] for one in found)),
@@ -102,32 +74,21 @@ def at_optimum(found: list[Mapping[str, Any]]) -> dict[str, Any]:
     return measured
 
 
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
+def row_of(row: str, config: Any, record: Record) -> Reading:
     """Mean and standard error over networks beside the published ones."""
-    for row, published in TABLE.items():
-        yield (
-            _row(config, record, row, published, difference)
-            if row in config.rows
-            else published.judged(None, None, note="this row was left out")
-        )
-    yield _pearson(config, record, difference)
-
-
-def _row(config: Any, record: Record, row: str, published: Published, difference: str) -> Claim:
-    theirs = networks(record, row, JUDGED, config.authors_seeds)
+    if row not in config.rows:
+        return Reading(None, note="this row was left out")
+    theirs, ours, others = (
+        networks(record, row, reading, config.networks(reading)) for reading in (JUDGED, OURS, OTHER)
+    )
     judged = as_published(theirs)
-    ours = networks(record, row, OURS, config.seeds)
-    others = networks(record, row, OTHER, config.other_seeds)
     beside = {name: at_optimum(found) for name, found in ((JUDGED, theirs), (OURS, ours), (OTHER, others)) if found}
-    missing = not_run(NAME, [f"{row}/{JUDGED}"])
+    missing = f"{row}/{JUDGED}"
     if judged is None and not ours:
-        return published.judged(None, None, note=missing)
+        return lacking(missing)
     if judged is None:
-        own = beside[OURS]
-        why = "; ".join(text for text in (difference, OWN_MEASURE) if text)
-        return published.judged(
-            {"at the optimum": beside}, _within(row, own), difference=why, note=missing, seeds=len(ours)
-        )
+        holds = _within(row, beside[OURS])
+        return Reading({"at the optimum": beside}, holds, further=(missing,), seeds=len(ours), other=OWN_MEASURE)
     notes = []
     floor = beside[JUDGED].get("labels alone, tau of class 1")
     if floor is not None:
@@ -136,11 +97,12 @@ def _row(config: Any, record: Record, row: str, published: Published, difference
         )
     if judged["fits without a tau"]:
         notes.append(f"{judged['fits without a tau']} fits overflow and have no tau; the authors drop such networks")
-    if len(theirs) < config.authors_seeds:
-        notes.append(missing)
-    measured = {"as published": judged, "at the optimum": beside}
-    return published.judged(
-        measured, _within(row, judged), difference=difference, note="; ".join(notes), seeds=judged["networks"]
+    return Reading(
+        {"as published": judged, "at the optimum": beside},
+        _within(row, judged),
+        "; ".join(notes),
+        further=(missing,) if len(theirs) < config.authors_seeds else (),
+        seeds=judged["networks"],
     )
 
 
@@ -151,7 +113,26 @@ def _within(row: str, found: Mapping[str, Any]) -> bool:
     return bool(0.55 <= found["tau"][0] <= 0.95 and abs(found["TAD points"][0]) <= 4 and near)
 
 
-def _pearson(config: Any, record: Record, difference: str) -> Claim:
+TABLE = [
+    claim(
+        f"surrogate-table1-{row}",
+        "Table 1",
+        {"network accuracy %": [*figures[:2]], "TAD points": [*figures[2:4]], "tau": [*figures[4:]], "networks": 100},
+        f"authors' training, tau of class 1, SGDClassifier: mean over >= {NEEDED} networks in [0.55, 0.95],"
+        f" |TAD| <= 4 points, accuracy within {within:g} points",
+        seeds=NEEDED,
+    )(partial(row_of, row))
+    for row, (figures, within) in ROWS.items()
+]
+
+
+@claim(
+    "surrogate-pearson-inflated",
+    "Section 3",
+    "Pearson exceeds the rank coefficient",
+    "on every row of Table 1 by 0.05, and above sin(pi tau / 2), what it is without clouds (normal scores)",
+)
+def pearson(config: Any, record: Record) -> Reading:
     """Pearson of probabilities is above τ for any two normal scores: what it has beyond sin(πτ/2) is due to clouds."""
     measured: dict[str, Any] = {}
     for row in config.rows:
@@ -162,9 +143,9 @@ def _pearson(config: Any, record: Record, difference: str) -> Claim:
             beyond = summary(r - math.sin(math.pi * tau / 2) for r, tau in known)["mean"]
             measured[row] = {"pearson": round(r, 4), "tau": round(tau, 4), "beyond sin(pi tau / 2)": round(beyond, 4)}
     if set(measured) != set(config.rows):
-        return PEARSON.judged(None, None, note=not_run(NAME, [f"{row}/{OURS}" for row in config.rows]))
+        return lacking(*(f"{row}/{OURS}" for row in config.rows))
     holds = all(one["pearson"] - one["tau"] >= 0.05 and one["beyond sin(pi tau / 2)"] > 0 for one in measured.values())
-    return PEARSON.judged(measured, holds, difference=difference, note="our training, surrogates at their optimum")
+    return Reading(measured, holds, "our training, surrogates at their optimum")
 
 
 def _known(value: Any) -> bool:
@@ -175,6 +156,6 @@ def _pair(found: Mapping[str, float], digits: int = 4) -> list[float]:
     return [round(found["mean"], digits), round(found["sem"], digits)]
 
 
-def _percent(found: list[Mapping[str, Any]]) -> list[float]:
+def _percent(found: Sequence[Mapping[str, Any]]) -> list[float]:
     accuracy = summary(100 * one["network_accuracy"] for one in found)
     return [round(accuracy["mean"], 2), round(accuracy["sem"], 2)]

@@ -1,6 +1,6 @@
 """Table 1 of the surrogate paper, small networks: MLP and CNN on the two-class parts of MNIST, CIFAR-10, Fashion-MNIST.
 
-Every row is run in three readings of the training (`_small_training`) and two measures (`_published_measure`). Judged is the
+Every row is run in three readings of the training (`small_training`) and two measures (`published_measure`). Judged is the
 row as it was published: the authors' training, τ of the score of the fixed class 1, their SGDClassifier. Next to it stand τ of
 the correct class at the surrogate's optimum, which is what the text of the paper defines, our own training, and the τ of a
 predictor that knows labels alone.
@@ -16,26 +16,26 @@ one H200 (training of five, then each network): softmax 20 + 8, sigmoid 20 + 8; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from matplotlib.figure import Figure
 from scipy.stats import kendalltau
 from torch import nn
 
 from ntkscope import models
-from ntkscope.core import Claim, Part, Record, Split, UsageError
-from ntkscope.machines import KernelPair
+from ntkscope.core import Part, Record, Split, UsageError
 from ntkscope.measures.faithfulness import kendall_tau
+from ntkscope_papers.engel_2023 import small_claims
 from ntkscope_papers.engel_2023.kernel_pairs import kernel_pairs
 from ntkscope_papers.engel_2023.published_measure import Compared, floor_on_used, label_floor, spread, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
-from ntkscope_papers.engel_2023.small_claims import NAME, PUBLISHED, ROWS, judge
-from ntkscope_papers.engel_2023.small_figures import draw
+from ntkscope_papers.engel_2023.small_claims import OURS, ROWS, as_published, networks
 from ntkscope_papers.engel_2023.small_training import (
     READINGS,
     RECIPES,
@@ -46,11 +46,9 @@ from ntkscope_papers.engel_2023.small_training import (
     training_parts,
     two_classes,
 )
-from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope_papers.framework import experiment as framework
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment
-from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework.results import summary
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of, trained_together, weights_file
 
@@ -65,7 +63,8 @@ class SurrogateSmall(Experiment):
     SGDClassifier per network, with the ridge `sgd_alpha`. `compared_points`: for the fits to labels and to logits side by side.
     """
 
-    name = NAME
+    name = "surrogate-small"
+    statements = claims_of(small_claims)
     free = ("seeds", "other_seeds", "memory")
 
     rows: tuple[str, ...] = tuple(ROWS)
@@ -115,43 +114,101 @@ class SurrogateSmall(Experiment):
         """How many networks a row has in this reading."""
         return {"softmax": self.seeds, "sigmoid": self.other_seeds, "authors": self.authors_seeds}[reading]
 
-    def measure(self, run: framework.Run) -> None:
+    def measure(self, run: Run) -> None:
         unknown = [row for row in self.rows if row not in ROWS]
         if unknown:
             raise UsageError(f"got rows {', '.join(unknown)}; expected some of {', '.join(ROWS)}")
-        run_legs(
-            run.record, legs(Run(self, run.record, run.root, run.seed, run.device)), self.legs, progress=run.progress
+        super().measure(run)
+
+    def prepare(self, run: Run) -> Callable[[str, str, int], Split]:
+        """The images of network s of a row and reading, the last ones held; those of the authors are the same for every s."""
+        read = lru_cache(1)(lambda row, reading, s: two_classes(self, row, reading, run.root, run.seed + s))
+        return lambda row, reading, s: read(row, reading, 0 if reading == "authors" else s)
+
+    def trained(self, run: Run, row: str, reading: str, s: int) -> Ready:
+        """Network s of a row, all of them trained if they are not yet."""
+        count, key = self.networks(reading), f"{row}/{reading}"
+        seeds = [run.seed + place for place in range(count)]
+        if not all(weights_file(run.record, f"{key}/{place}").exists() for place in range(count)):
+            splits = {seed: run.data(row, reading, place) for place, seed in enumerate(seeds)}
+            make, parts = training_parts(self, row, reading, splits)
+            how = how_small(self, row, reading)
+            trained_together(run.record, key, make, parts, how, seeds=seeds, device=run.device)
+        build = partial(build_small, self, row, reading, run.data(row, reading, s), seeds[s])
+        model = models.load_weights(build(), weights_file(run.record, f"{key}/{s}")).to(run.device).eval()
+        threshold = RECIPES[row].threshold if reading == "authors" else 0.0
+        return Ready(model, build().to(run.device).eval() if centred(row, reading) else None, threshold)
+
+    def cases(self) -> Iterator[tuple[str, str, int]]:
+        yield from (
+            (row, reading, s) for row in self.rows for reading in READINGS for s in range(self.networks(reading))
         )
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+    @leg("{}/{}/{}", over=cases)
+    def network(self, run: Run, row: str, reading: str, s: int) -> dict[str, Any]:
+        """One network: its kernel, its surrogates at the optimum and by SGD, both measures; of the first one more."""
+        seed, one, split = run.seed + s, self.trained(run, row, reading, s), run.data(row, reading, s)
+        points = self.authors_points if reading == "authors" else self.points
+        part = split.train.take(torch.from_numpy(chosen_points(split.train.y, points, seed)))
+        x, x_test = part.x.to(run.device), split.test.x.to(run.device)
+        (pair,) = kernel_pairs(["trntk"], one.model, x, x_test, precision=self.precision, memory=self.memory)
+        y, compared = part.y.numpy(), Compared(one.logits(split.test), split.test.y.numpy())
+        surrogate = Surrogate(pair, y, self.alpha, seed)
+        found = both_measures(surrogate, compared)
+        fits = stochastic_fits(pair, y, compared, self.sgd_alpha, range(self.sgd_seeds))
+        found["stochastic"] = fits
+        found["sgd"] = {key: (spread(fits, key) or {"mean": float("nan")})["mean"] for key in ("tau", "tad")}
+        if (
+            one.start is not None
+        ):  # the authors' scripts call class 1 by σ(f) ≥ ½ on one row, without subtracting the start
+            outputs = logits_of(one.model, split.test.x).numpy()[:, 0]
+            found["accuracy of f alone"] = float(((outputs > 0) == (compared.y == 1)).mean())
+        if s == 0:
+            odds = log_odds_pair(surrogate.logits, compared.network, compared.y)
+            run.record.array(f"log-odds-{row}-{reading}", odds)
+            found["other ridges"] = surrogate.ridges(compared.network, compared.y, "tau", "tad")
+            few = chosen_points(part.y, self.compared_points, seed)
+            own = one.logits(part.take(torch.from_numpy(few)))
+            found["side by side"] = side_by_side(pair.take(few), y[few], own, compared, alpha=self.alpha)
+        return found
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
+    @figure
+    def tables(self, record: Record) -> dict[str, Figure]:
+        """τ of every reading beside the published one; τ against the ridge; log-odds of the first networks."""
+        drawn, axes = drawing.canvas(1, 2, width=5.2)
+        series: dict[str, Any] = {}
+        for reading in READINGS:
+            found = {row: networks(record, row, reading, self.networks(reading)) for row in self.rows}
+            if not any(found.values()):
+                continue
+            series[f"{reading}, correct class"] = _bars(
+                [summary(one["tau"] for one in several) if several else None for several in found.values()]
+            )
+            measured = [as_published(several) for several in found.values()]
+            if any(measured):
+                series[f"{reading}, as published"] = _bars(
+                    [one and {"mean": one["tau"][0], "sem": one["tau"][1]} for one in measured]
+                )
+            for row, several in found.items():
+                if several and "other ridges" in several[0]:
+                    ridges = {**several[0]["other ridges"], f"{several[0]['alpha']:g}": several[0]}
+                    line = sorted((float(k), v["tau"]) for k, v in ridges.items())
+                    style = {"softmax": "-", "sigmoid": "--"}.get(reading, ":")
+                    colour = drawing.COLOURS[list(ROWS).index(row)]
+                    axes[1].plot(*zip(*line), style, marker="o", markersize=3, color=colour, label=f"{row}, {reading}")
+        series["published"] = ([ROWS[row][0][4] for row in self.rows], None)
+        drawing.compare_bars(axes[0], self.rows, series, label="Kendall τ")
+        drawing.label(axes[1], x="ridge strength", y="Kendall τ of the correct class, first network", log="x")
+        if axes[1].lines:
+            axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        titles = {f"{row}-{reading}": f"{row}, {reading}" for reading in READINGS for row in self.rows}
+        ours = {key: title for key, title in titles.items() if key.endswith(OURS)}
+        odds = log_odds_figure("log-odds", record, ours) or log_odds_figure("log-odds", record, titles)
+        return {"table1": drawn, **odds}
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
 
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What a leg needs besides its own name."""
-
-    config: SurrogateSmall
-    record: Record
-    root: str | None
-    seed: int
-    device: torch.device
-    splits: dict[tuple[str, str, int], Split] = field(default_factory=dict)
-
-    def split(self, row: str, reading: str, s: int) -> Split:
-        """The images of a network; in the authors' reading, every network has the same ones."""
-        place = (row, reading, 0 if reading == "authors" else s)
-        if place not in self.splits:
-            self.splits.clear()
-            self.splits[place] = two_classes(self.config, row, reading, self.root, self.seed + place[2])
-        return self.splits[place]
+def _bars(means: list[Any]) -> tuple[list[float | None], list[float]]:
+    return [None if m is None else m["mean"] for m in means], [0.0 if m is None else m["sem"] for m in means]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,53 +225,6 @@ class Ready:
         return class_logits(logits_of(self.model, part.x).numpy(), start, self.threshold)
 
 
-def ready(run: Run, row: str, reading: str, s: int) -> Ready:
-    """Network s of a row, all of them trained if they are not yet."""
-    config, count = run.config, run.config.networks(reading)
-    key = f"{row}/{reading}"
-    seeds = [run.seed + place for place in range(count)]
-    if not all(weights_file(run.record, f"{key}/{place}").exists() for place in range(count)):
-        splits = {seed: run.split(row, reading, place) for place, seed in enumerate(seeds)}
-        make, parts = training_parts(config, row, reading, splits)
-        how = how_small(config, row, reading)
-        trained_together(run.record, key, make, parts, how, seeds=seeds, device=run.device)
-    split = run.split(row, reading, s)
-    build = partial(build_small, config, row, reading, split, seeds[s])
-    model = models.load_weights(build(), weights_file(run.record, f"{key}/{s}")).to(run.device).eval()
-    threshold = RECIPES[row].threshold if reading == "authors" else 0.0
-    return Ready(model, build().to(run.device).eval() if centred(row, reading) else None, threshold)
-
-
-def network(run: Run, row: str, reading: str, s: int) -> dict[str, Any]:
-    """One network: its kernel, its surrogates at the optimum and by SGD, both measures; of the first one more."""
-    config, seed = run.config, run.seed + s
-    one = ready(run, row, reading, s)
-    split = run.split(row, reading, s)
-    points = config.authors_points if reading == "authors" else config.points
-    part = split.train.take(torch.from_numpy(chosen_points(split.train.y, points, seed)))
-    (pair,) = kernel_pairs(
-        ["trntk"],
-        one.model,
-        part.x.to(run.device),
-        split.test.x.to(run.device),
-        precision=config.precision,
-        memory=config.memory,
-    )
-    y, compared = part.y.numpy(), Compared(one.logits(split.test), split.test.y.numpy())
-    found = both_measures(Surrogate(pair, y, config.alpha, seed), compared)
-    found["stochastic"] = stochastic_fits(pair, y, compared, config.sgd_alpha, range(config.sgd_seeds))
-    found["sgd"] = {key: (spread(found["stochastic"], key) or {"mean": float("nan")})["mean"] for key in ("tau", "tad")}
-    if one.start is not None:  # the authors' scripts call class 1 by σ(f) ≥ ½ on one row, without subtracting the start
-        found["accuracy of f alone"] = _accuracy(logits_of(one.model, split.test.x).numpy(), compared.y)
-    if s == 0:
-        found |= _more(run, row, reading, pair, part, one, compared)
-    return found
-
-
-def _accuracy(outputs: Float64[np.ndarray, "n c"], y: Int64[np.ndarray, " n"]) -> float:
-    return float(((outputs[:, 0] > 0) == (y == 1)).mean())
-
-
 def both_measures(one: Surrogate, compared: Compared) -> dict[str, Any]:
     """Faithfulness at the optimum: of the correct class, of the fixed class 1, and what labels alone would score."""
     network, y = compared.network, compared.y
@@ -226,22 +236,6 @@ def both_measures(one: Surrogate, compared: Compared) -> dict[str, Any]:
         "label floor": label_floor(y, margin),
         "label floor, unsaturated": floor_on_used(y, margin),
         **offsets(own[0], own[1], y),
-    }
-
-
-def _more(
-    run: Run, row: str, reading: str, pair: KernelPair, part: Part, one: Ready, compared: Compared
-) -> dict[str, Any]:
-    """Of the first network of a row: other ridges, and fits to labels and to logits side by side."""
-    config, y = run.config, part.y.numpy()
-    first = Surrogate(pair, y, config.alpha, run.seed)
-    run.record.array(f"log-odds-{row}-{reading}", log_odds_pair(first.logits, compared.network, compared.y))
-    others = [Surrogate(pair, y, alpha, run.seed).row(compared.network, compared.y) for alpha in SENSITIVITY]
-    few = chosen_points(part.y, config.compared_points, run.seed)
-    smaller = part.take(torch.from_numpy(few))
-    return {
-        "other ridges": {f"{other['alpha']:g}": {"tau": other["tau"], "tad": other["tad"]} for other in others},
-        "side by side": side_by_side(pair.take(few), y[few], one.logits(smaller), compared, alpha=config.alpha),
     }
 
 
@@ -264,12 +258,3 @@ def offsets(
         "tau within classes": {str(c): kendall_tau(surrogate[y == c], network[y == c]) for c in (0, 1)},
         "best bias": {"shift": float(shifts[best]), "tau": float(taus[best])},
     }
-
-
-def legs(run: Run) -> list[Leg]:
-    return [
-        Leg(f"{row}/{reading}/{s}", partial(network, run, row, reading, s))
-        for row in run.config.rows
-        for reading in READINGS
-        for s in range(run.config.networks(reading))
-    ]

@@ -16,7 +16,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Part, Record, UsageError
 from ntkscope.measures.faithfulness import correct_class_log_odds
-from ntkscope_papers.engel_2023.small_claims import ROWS, judge
+from ntkscope_papers.engel_2023.small_claims import ROWS
 from ntkscope_papers.engel_2023.small_training import (
     centred_cross_entropy,
     centred_squared_error,
@@ -90,7 +90,7 @@ def record_of(folder: Path, readings: tuple[str, ...] = ("softmax", "authors"), 
 
 
 def verdicts(record: Record) -> dict[str, Any]:
-    return {claim.id: claim for claim in judge(SurrogateSmall(), record, "")}
+    return {claim.id: claim for claim in SurrogateSmall().judge(record, "")}
 
 
 def test_a_row_as_published_is_reproduced_and_says_what_labels_alone_score(tmp_path: Path) -> None:
