@@ -1,4 +1,4 @@
-"""Properties of kernel rows: neighbours, how spread out their mass is, what they respond to."""
+"""Properties of kernel rows: neighbours, how spread out their mass is, what they respond to, how they are attributed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+from ntkscope.explain import attribute, class_summary, concentration
+from ntkscope.linalg import Gram
+from ntkscope.machines import KernelMachine
+
+ATTRIBUTIONS = ("mean_in_iqr", "top5_share", "top1_percent_share", "participation", "own_class_most")
 
 
 def top(K: Float[Tensor, "m n"], k: int = 5) -> Int64[np.ndarray, "m k"]:
@@ -63,3 +69,22 @@ def border_correlation(
     alike = -torch.cdist(frame(x1), frame(x2))
     stacked = torch.stack([K.double().to(alike.device).flatten(), alike.flatten()])
     return float(torch.corrcoef(stacked)[0, 1])
+
+
+def attribution_figures(
+    machine: KernelMachine, K: Gram, y: Int64[np.ndarray, " n"], y_test: Int64[np.ndarray, " m"]
+) -> dict[str, float]:
+    """The statements of section 4 as numbers: means over the test points in the rows of `K`, whose labels are `y_test`.
+
+    `mean_in_iqr`: share of (point, neuron, training class) whose mean attribution lies between the quartiles.
+    `top5_share`, `top1_percent_share`: of Σ|A| to the correct neuron. `participation`: (Σ|A|)² / (n Σ A²).
+    `own_class_most`: share of points where the correct class contributes most to its own neuron.
+    """
+    rows = []
+    for values, label in zip(attribute(machine, K.to(device="cpu")), y_test):
+        found = class_summary(values, y)
+        mass = concentration(values[:, label], k=5)
+        own = int(np.nanargmax(found.mean[:, label])) == label
+        inside = found.mean_inside[found.count > 0].mean()
+        rows.append([inside, float(mass.top), float(mass.top_percent), float(mass.participation), float(own)])
+    return dict(zip(ATTRIBUTIONS, np.mean(rows, axis=0).tolist()))

@@ -8,28 +8,26 @@ of the others in its folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Record, Split, UsageError
+from ntkscope.core import Record, Split, UsageError
 from ntkscope.explain import attribute
-from ntkscope_papers.engel_2023 import attribution, similarity
-from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, kernel_pairs, with_cosine
+from ntkscope_papers.engel_2023 import similarity, table2_claims
+from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, kernel_pairs, with_cosine
 from ntkscope_papers.engel_2023.published_measure import Compared, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
-from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope_papers.engel_2023.table2_claims import NAME, PUBLISHED, judge
-from ntkscope_papers.engel_2023.table2_figures import boxes, draw, panel
-from ntkscope_papers.framework import experiment as framework
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment
-from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
+from ntkscope_papers.engel_2023.table2_claims import TAD, TAU
+from ntkscope_papers.engel_2023.table2_figures import boxes, draw_attributions, draw_nearest, panel
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, residual_recipe
 from ntkscope_papers.shared.networks import logits_of, trained
@@ -49,7 +47,8 @@ class SurrogateKernels(Experiment):
     so it is the default here.
     """
 
-    name = NAME
+    name = "surrogate-kernels"
+    statements = claims_of(table2_claims)
     free = ("seeds", "memory", "ridges", "further")
 
     dataset: str = "cifar10"
@@ -114,185 +113,173 @@ class SurrogateKernels(Experiment):
         """How many points every kernel of network s has."""
         return min(self.points(kernel, s) for kernel in self.kernels)
 
-    def measure(self, run: framework.Run) -> None:
+    def measure(self, run: Run) -> None:
+        run.record.put(data_fingerprint=run.data[0].fingerprint)
+        super().measure(run)
+
+    def prepare(self, run: Run) -> tuple[Split, Callable[[int], nn.Module]]:
+        """The images, and network s, trained once; the last one is held."""
         split = load_images(self.dataset, root=run.root, train=self.train_items, test=self.test_items)
-        run.record.put(data_fingerprint=split.fingerprint)
-        run_legs(
-            run.record,
-            legs(Run(self, run.record, split, run.seed, run.device, run.progress)),
-            self.legs,
-            progress=run.progress,
-        )
+        how = residual_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr, augment=self.augment)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return PUBLISHED
+        @lru_cache(1)
+        def network(s: int) -> nn.Module:
+            build = partial(build_network, self.model, split, width=self.width, seed=run.seed + s)
+            options: dict[str, Any] = {"device": run.device, "seed": run.seed + s, "progress": run.progress}
+            return trained(run.record, f"{self.model}-{s}", build, split.train, how, **options)
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
+        return split, network
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    def groups(self) -> Iterator[tuple[int, str]]:
+        for s in range(self.seeds):
+            yield from ((s, group) for group, names in GROUPS.items() if set(names) & set(self.kernels))
 
+    @leg("{}/{}", over=groups)
+    def group(self, run: Run, s: int, group: str) -> dict[str, Any]:
+        """Tangent kernels, projections or embeddings of network s."""
+        names = [k for k in GROUPS[group] if k in self.kernels]
+        self.measure_kernels(run, s, names)
+        return {"kernels": names}
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What a leg needs besides its own name."""
+    def results(self, s: int, name: str) -> list[str]:
+        """What the record has of a kernel once it is done; a leg that was killed computes the others alone."""
+        rows = ("", "/common", "/sgd", "/looks", *(("/ridges",) if self.ridges else ()))
+        found = [f"{s}/{k}{row}" for k in (name, *((COSINE,) if name == "ck" else ())) for row in rows]
+        return [*found, *((f"{s}/side by side",) if name == "trntk" else ())]
 
-    config: SurrogateKernels
-    record: Record
-    split: Split
-    seed: int
-    device: torch.device
-    progress: bool
-    models: dict[int, nn.Module] = field(default_factory=dict)
-
-    def model(self, s: int) -> nn.Module:
-        """Network s, trained once."""
-        if s not in self.models:
-            config, number = self.config, self.seed + s
-            self.models.clear()
-            self.models[s] = trained(
-                self.record,
-                f"{config.model}-{s}",
-                partial(build_network, config.model, self.split, width=config.width, seed=number),
-                self.split.train,
-                residual_recipe(epochs=config.epochs, batch=config.batch, lr=config.lr, augment=config.augment),
-                device=self.device,
-                seed=number,
-                progress=self.progress,
-            )
-        return self.models[s]
-
-
-def kernels_of(run: Run, s: int, names: Sequence[str]) -> dict[str, Any]:
-    """Some kernels of network s, each measured on its own points and on those that all kernels have."""
-    config, split, model, seed = run.config, run.split, run.model(s), run.seed + s
-    network, y_test = logits_of(model, split.test.x).numpy(), split.test.y.numpy()
-    x_test = split.test.x.to(run.device)
-    common = chosen_points(split.train.y, config.common(s), seed)
-    compared = Compared(network, y_test)
-    lacking = [k for k in names if any(key not in run.record.metrics for key in _results(config, s, k))]
-    for points in sorted({config.points(k, s) for k in lacking}):
-        index = chosen_points(split.train.y, points, seed)
-        part = split.train.take(torch.from_numpy(index))
-        y, places = part.y.numpy(), np.searchsorted(index, common)
-        for pair in with_cosine(
-            kernel_pairs(
-                [k for k in lacking if config.points(k, s) == points],
+    def measure_kernels(self, run: Run, s: int, names: Sequence[str]) -> None:
+        """Some kernels of network s, each measured on its own points and on those that all kernels have."""
+        split, network = run.data
+        model, seed = network(s), run.seed + s
+        compared = Compared(logits_of(model, split.test.x).numpy(), split.test.y.numpy())
+        common = chosen_points(split.train.y, self.common(s), seed)
+        lacking = [k for k in names if any(key not in run.record.metrics for key in self.results(s, k))]
+        for points in sorted({self.points(k, s) for k in lacking}):
+            index = chosen_points(split.train.y, points, seed)
+            part = split.train.take(torch.from_numpy(index))
+            pairs = kernel_pairs(
+                [k for k in lacking if self.points(k, s) == points],
                 model,
                 part.x.to(run.device),
-                x_test,
-                dim=config.dim,
-                sketch=config.sketch,
-                precision=config.precision if run.device.type == "cuda" else "exact",
-                memory=config.memory,
+                split.test.x.to(run.device),
+                dim=self.dim,
+                sketch=self.sketch,
+                precision=self.precision if run.device.type == "cuda" else "exact",
+                memory=self.memory,
                 seed=seed,
                 progress=run.progress,
             )
-        ):
-            whole = Surrogate(pair, y, config.alpha, seed)
-            _measured(run, s, whole, whole.restricted(places), compared, split.train.x[torch.from_numpy(common)])
-    return {"kernels": list(names)}
+            for pair in with_cosine(pairs):
+                whole = Surrogate(pair, part.y.numpy(), self.alpha, seed)
+                few = whole.restricted(np.searchsorted(index, common))
+                self.measure_kernel(run, s, whole, few, compared, split.train.x[torch.from_numpy(common)])
 
+    def measure_kernel(
+        self, run: Run, s: int, whole: Surrogate, few: Surrogate, compared: Compared, x_train: Tensor
+    ) -> None:
+        """One kernel: its row, the row on common points, other ridges, fits by SGD, what its rows look like."""
+        record, name, seed = run.record, whole.pair.name, run.seed + s
+        split, model = run.data
+        network, y_test = compared.network, compared.y
+        labels = torch.from_numpy(few.y)
 
-def _results(config: SurrogateKernels, s: int, name: str) -> list[str]:
-    """What the record has of a kernel once it is done; a leg that was killed computes the others alone."""
-    rows = ("", "/common", "/sgd", "/looks", *(("/ridges",) if config.ridges else ()))
-    found = [f"{s}/{k}{row}" for k in (name, *((COSINE,) if name == "ck" else ())) for row in rows]
-    return [*found, *((f"{s}/side by side",) if name == "trntk" else ())]
+        def row() -> dict[str, Any]:
+            record.array(f"log-odds-{s}-{name}", log_odds_pair(whole.logits, network, y_test))
+            return whole.row(network, y_test)
 
+        def seen() -> dict[str, float]:
+            nearest = similarity.top(few.pair.test.dense())
+            record.array(f"top5-{s}-{name}", nearest)
+            record.array(f"nearest-{s}-{name}", panel(split.test.x, x_train, nearest))
+            if name == "trntk":
+                record.array(f"figure2-{s}", boxes(attribute(few.machine, few.pair.test[:1]).item(0), few.y))
+            return self.looks_of(few, compared, split.test.x.to(run.device), x_train)
 
-def _measured(run: Run, s: int, whole: Surrogate, few: Surrogate, compared: Compared, x_train: Tensor) -> None:
-    """One kernel: its row, the row on common points, other ridges, fits by SGD, what its rows look like."""
-    config, record, name = run.config, run.record, whole.pair.name
-    network, y_test = compared.network, compared.y
-    x_test = run.split.test.x.to(run.device)
+        def by_sgd() -> dict[str, Any]:
+            smaller = few.restricted(chosen_points(labels, self.sgd_points, seed))
+            return stochastic_fits(smaller.pair, smaller.y, compared, self.sgd_alpha, range(self.sgd_seeds))
 
-    def row() -> dict[str, Any]:
-        record.array(f"log-odds-{s}-{name}", log_odds_pair(whole.logits, network, y_test))
-        return whole.row(network, y_test)
+        def fits() -> dict[str, Any]:
+            places = chosen_points(labels, self.compared_points, seed)
+            own = logits_of(model(s), x_train[torch.from_numpy(places)]).numpy()
+            return side_by_side(few.pair.take(places), few.y[places], own, compared, alpha=self.alpha)
 
-    def seen() -> dict[str, float]:
-        nearest = similarity.top(few.pair.test.dense())
-        record.array(f"top5-{s}-{name}", nearest)
-        record.array(f"nearest-{s}-{name}", panel(run.split.test.x, x_train, nearest))
+        once(record, f"{s}/{name}", row)
+        once(record, f"{s}/{name}/common", lambda: few.row(network, y_test))
+        once(record, f"{s}/{name}/sgd", by_sgd)
+        if self.ridges:
+            once(record, f"{s}/{name}/ridges", lambda: few.ridges(network, y_test, "tau", "tad", "agreement"))
         if name == "trntk":
-            record.array(f"figure2-{s}", boxes(attribute(few.machine, few.pair.test[:1]).item(0), few.y))
-        return _looks(config, few, network, y_test, x_test, x_train)
+            once(record, f"{s}/side by side", fits)
+        once(record, f"{s}/{name}/looks", seen)
 
-    def fits() -> dict[str, Any]:
-        smaller = few.restricted(chosen_points(torch.from_numpy(few.y), config.sgd_points, run.seed + s))
-        return stochastic_fits(smaller.pair, smaller.y, compared, config.sgd_alpha, range(config.sgd_seeds))
+    def looks_of(self, one: Surrogate, compared: Compared, x_test: Tensor, x_train: Tensor) -> dict[str, float]:
+        """Properties of the kernel's rows on some training and test points; for the trace-NTK, its attributions too."""
+        few, queries, pair = slice(0, 2000), slice(0, 1000), one.pair
+        rows = pair.test[queries]
+        border = 4 if x_test.shape[2] >= 16 else 1
+        nearby = x_train[few].to(x_test.device)
+        looks = {
+            "row_participation": similarity.participation_ratio(rows.dense()),
+            "spread": similarity.within_class_spread(pair.train[few, few].dense(), one.y[few]),
+            "border": similarity.border_correlation(rows[:, few].dense(), x_test[queries], nearby, border=border),
+        }
+        if pair.name == "trntk":
+            right = np.flatnonzero(compared.network.argmax(1) == compared.y)[: self.inspected]
+            looks |= similarity.attribution_figures(one.machine, pair.test[right], one.y, compared.y[right])
+        return looks
 
-    once(record, f"{s}/{name}", row)
-    once(record, f"{s}/{name}/common", partial(few.row, network, y_test))
-    once(record, f"{s}/{name}/sgd", fits)
-    if config.ridges:
-        once(record, f"{s}/{name}/ridges", partial(_ridges, few, network, y_test))
-    if name == "trntk":
-        once(record, f"{s}/side by side", partial(_compared_fits, run, s, few, compared, x_train))
-    once(record, f"{s}/{name}/looks", seen)
+    @leg("{}/looks", over=lambda self: range(self.seeds))
+    def looks(self, run: Run, s: int) -> dict[str, Any]:
+        """What the rows of every kernel look like, and how many of the five nearest points each shares with the trace-NTK."""
+        record, looks = run.record, {}
+        kernels = [k for k in (*self.kernels, COSINE) if f"{s}/{k}/looks" in record.metrics]
+        missing = [k for k in self.kernels if k not in kernels]
+        if missing:
+            raise UsageError(
+                f"leg {s}/looks needs the kernels {', '.join(missing)} of network {s}; expected their legs to be run first"
+            )
+        tops = {k: record.arrays[f"top5-{s}-{k}"] for k in kernels}
+        for k in kernels:
+            for name, value in record.metrics[f"{s}/{k}/looks"].items():
+                if name != "seconds":
+                    looks[name if name in similarity.ATTRIBUTIONS else f"{name}/{k}"] = value
+        if "trntk" in tops:
+            looks |= {
+                f"shared/{k}": similarity.shared(tops["trntk"], found) for k, found in tops.items() if k != "trntk"
+            }
+        return looks
 
-
-def _compared_fits(run: Run, s: int, few: Surrogate, compared: Compared, x_train: Tensor) -> dict[str, Any]:
-    """Fits of the trace-NTK to labels and to the network's logits, and influence."""
-    places = chosen_points(torch.from_numpy(few.y), run.config.compared_points, run.seed + s)
-    own = logits_of(run.model(s), x_train[torch.from_numpy(places)]).numpy()
-    return side_by_side(few.pair.take(places), few.y[places], own, compared, alpha=run.config.alpha)
-
-
-def all_looks(run: Run, s: int) -> dict[str, Any]:
-    """What the rows of every kernel look like, and how many of the five nearest points each shares with the trace-NTK."""
-    record, looks = run.record, {}
-    kernels = [k for k in (*run.config.kernels, COSINE) if f"{s}/{k}/looks" in record.metrics]
-    missing = [k for k in run.config.kernels if k not in kernels]
-    if missing:
-        raise UsageError(
-            f"leg {s}/looks needs the kernels {', '.join(missing)} of network {s}; expected their legs to be run first"
-        )
-    tops = {k: record.arrays[f"top5-{s}-{k}"] for k in kernels}
-    for k in kernels:
-        for name, value in record.metrics[f"{s}/{k}/looks"].items():
-            if name != "seconds":
-                looks[name if name in attribution.NAMES else f"{name}/{k}"] = value
-    if "trntk" in tops:
-        looks |= {f"shared/{k}": similarity.shared(tops["trntk"], found) for k, found in tops.items() if k != "trntk"}
-    return looks
-
-
-def legs(run: Run) -> list[Leg]:
-    """Per network: tangent kernels, projections, embeddings, and what needs all of them."""
-    found = []
-    for s in range(run.config.seeds):
-        for group, names in GROUPS.items():
-            wanted = [k for k in names if k in run.config.kernels]
-            if wanted:
-                found.append(Leg(f"{s}/{group}", partial(kernels_of, run, s, wanted)))
-        found.append(Leg(f"{s}/looks", partial(all_looks, run, s)))
-    return found
-
-
-def _ridges(one: Surrogate, network: np.ndarray, y_test: np.ndarray) -> dict[str, dict[str, float]]:
-    """Faithfulness with other ridge strengths: how much the ranking of kernels depends on the ridge."""
-    rows = [replace(one, alpha=alpha).row(network, y_test) for alpha in SENSITIVITY]
-    return {f"{row['alpha']:g}": {name: row[name] for name in ("tau", "tad", "agreement")} for row in rows}
-
-
-def _looks(
-    config: SurrogateKernels, one: Surrogate, network: np.ndarray, y_test: np.ndarray, x_test: Tensor, x_train: Tensor
-) -> dict[str, float]:
-    """Properties of the kernel's rows on some training and test points; for the trace-NTK, its attributions too."""
-    few, queries, pair = slice(0, 2000), slice(0, 1000), one.pair
-    rows = pair.test[queries]
-    border = 4 if x_test.shape[2] >= 16 else 1
-    nearby = x_train[few].to(x_test.device)
-    looks = {
-        "row_participation": similarity.participation_ratio(rows.dense()),
-        "spread": similarity.within_class_spread(pair.train[few, few].dense(), one.y[few]),
-        "border": similarity.border_correlation(rows[:, few].dense(), x_test[queries], nearby, border=border),
-    }
-    if pair.name == "trntk":
-        right = np.flatnonzero(network.argmax(1) == y_test)[: config.inspected]
-        looks |= attribution.figures(one.machine, pair.test[right], one.y, y_test[right])
-    return looks
+    @figure
+    def tables(self, record: Record) -> dict[str, Figure]:
+        """Of the network with most kernels: bars beside the published ones, τ by ridge, log-odds, Figure 2, neighbours."""
+        every, metrics, arrays = (*self.kernels, COSINE), record.metrics, record.arrays
+        s = max(range(self.seeds), key=lambda s: (sum(f"{s}/{k}" in metrics for k in every), -s))
+        rows = {k: metrics[f"{s}/{k}"] for k in every if f"{s}/{k}" in metrics}
+        drawn, (taus, tads) = drawing.canvas(1, 2, width=5.4)
+        for axis, key, published, label in (
+            (taus, "tau", TAU, "Kendall τ"),
+            (tads, "tad", TAD, "accuracy differential, points"),
+        ):
+            half = [(row["intervals"][key][1] - row["intervals"][key][0]) / 2 for row in rows.values() if key == "tau"]
+            series: dict[str, Any] = {
+                "measured": ([row[key] for row in rows.values()], half or None),
+                "published": ([published.get("ck" if k == COSINE else k) for k in rows], None),
+            }
+            drawing.compare_bars(axis, [TITLES[k] for k in rows], series, label=label)
+        ridges, (axis,) = drawing.canvas(1, 1, width=6.4)
+        for k in rows:
+            others = metrics.get(f"{s}/{k}/ridges", {})
+            points = {float(ridge): row["tau"] for ridge, row in others.items() if isinstance(row, Mapping)}
+            points[self.alpha] = metrics[f"{s}/{k}/common"]["tau"]
+            axis.plot(*zip(*sorted(points.items())), marker="o", markersize=4, label=TITLES[k])
+        x, y = "ridge strength, kernels divided by their mean diagonal", "Kendall τ, common training points"
+        drawing.label(axis, x=x, y=y, log="x")
+        if rows:
+            axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        titles = {f"{s}-{k}": f"{TITLES[k]}: τ = {row['tau']:.3f}" for k, row in rows.items()}
+        found = {"table2": drawn, "ridges": ridges, **log_odds_figure("log-odds", record, titles, columns=3)}
+        if f"figure2-{s}" in arrays:
+            found["figure2"] = draw_attributions(arrays[f"figure2-{s}"])
+        nearest = {k: arrays[f"nearest-{s}-{k}"] for k in rows if f"nearest-{s}-{k}" in arrays}
+        return found | ({"nearest": draw_nearest(nearest)} if nearest else {})

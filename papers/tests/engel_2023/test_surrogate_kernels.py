@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from ntkscope.core import UsageError
 from ntkscope.machines import KernelPair
 from ntkscope_papers.engel_2023 import surrogate_kernels
 from ntkscope_papers.engel_2023.kernel_pairs import SIX, kernel_pairs
-from ntkscope_papers.engel_2023.surrogate_kernels import GROUPS, Run, SurrogateKernels, kernels_of
+from ntkscope_papers.engel_2023.surrogate_kernels import GROUPS, SurrogateKernels
+from ntkscope_papers.framework import Run
 from ntkscope_papers.shared.images import build_network, load_images
 
 
@@ -65,15 +65,27 @@ def test_an_unknown_kernel_is_refused() -> None:
         next(kernel_pairs(["entk"], torch.nn.Linear(1, 1), torch.ones(1, 1), torch.ones(1, 1)))
 
 
+class Untrained(SurrogateKernels):
+    """Of a network that was not trained."""
+
+    def prepare(self, run: Run) -> Any:
+        split = load_images("digits", root=None, train=60, test=20)
+        model = build_network("small_cnn", split).eval()
+        return split, lambda s: model
+
+
 def small(folder: Path, found: Mapping[str, Any] | None = None, **changes: Any) -> Run:
-    """A network that was not trained, and a record that has some results."""
+    """A run into a record that has some results."""
     tiny = {"exact_points": 20, "feature_points": 24, "embedding_points": 24, "dim": 32, "inspected": 5, "sgd_seeds": 1}
-    config = dataclasses.replace(SurrogateKernels.at("smoke"), **tiny, sgd_points=20, compared_points=20, **changes)
-    split = load_images("digits", root=None, train=60, test=20)
+    config = Untrained.at("smoke", {**tiny, "sgd_points": 20, "compared_points": 20, **changes})
     record = ns.Record.create(folder, kind="experiment", name="surrogate-kernels")
     record.put(**(found or {}))
-    model = build_network("small_cnn", split).eval()
-    return Run(config, record, split, 0, torch.device("cpu"), False, {0: model})
+    return Run(config, record, torch.device("cpu"), None, 0, False)
+
+
+def kernels_of(run: Run, names: Sequence[str]) -> None:
+    assert isinstance(run.experiment, SurrogateKernels)
+    run.experiment.measure_kernels(run, 0, names)
 
 
 def watch(patched: pytest.MonkeyPatch, killed_at: str = "") -> list[str]:
@@ -100,24 +112,24 @@ def test_a_killed_leg_computes_only_the_kernel_that_is_missing(
     run = small(tmp_path / "run")
     asked = watch(monkeypatch, killed_at=second)
     with pytest.raises(KeyboardInterrupt):
-        kernels_of(run, 0, GROUPS[group])
+        kernels_of(run, GROUPS[group])
     assert set(asked) == {first, second}
     before = dict(run.record.metrics)
     assert f"0/{first}/looks" in before
     assert not any(key.startswith(f"0/{second}") for key in before)
     asked = watch(monkeypatch)
-    kernels_of(run, 0, GROUPS[group])
+    kernels_of(run, GROUPS[group])
     assert asked == [second]
     assert f"0/{second}/looks" in run.record.metrics
     assert before.items() <= dict(run.record.metrics).items()  # the seconds too: nothing was computed again
-    kernels_of(run, 0, GROUPS[group])
+    kernels_of(run, GROUPS[group])
     assert asked == [second]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = small(tmp_path_factory.mktemp("whole") / "run")
-    kernels_of(run, 0, ("trntk", "trntk0", "ck"))
+    kernels_of(run, ("trntk", "trntk0", "ck"))
     return dict(run.record.metrics)
 
 
@@ -132,7 +144,7 @@ def test_a_kernel_of_which_a_result_is_missing_is_computed_again(
 ) -> None:
     run = small(tmp_path / "run", {key: value for key, value in whole.items() if key != f"0/{lost}"})
     asked = watch(monkeypatch)
-    kernels_of(run, 0, ("trntk", "trntk0", "ck"))
+    kernels_of(run, ("trntk", "trntk0", "ck"))
     assert asked == [kernel]
     assert set(run.record.metrics) == set(whole)
 
@@ -142,5 +154,5 @@ def test_other_ridges_that_are_not_wanted_are_not_missing(
 ) -> None:
     run = small(tmp_path / "run", {k: v for k, v in whole.items() if not k.endswith("ridges")}, ridges=False)
     asked = watch(monkeypatch)
-    kernels_of(run, 0, ("trntk", "trntk0", "ck"))
+    kernels_of(run, ("trntk", "trntk0", "ck"))
     assert asked == []
