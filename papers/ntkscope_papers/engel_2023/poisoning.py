@@ -5,20 +5,22 @@ One leg per trigger and network, estimated 270 seconds on one H200 (150 without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from matplotlib.figure import Figure
 
-from ntkscope.core import Claim, Record, Split, derive_seed
+from ntkscope.core import Record, Split, derive_seed
 from ntkscope.data import Trigger, badnets, stamp
 from ntkscope.explain import forensics
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import probabilities
+from ntkscope_papers.engel_2023 import table3_claims
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, kernel_pairs, with_cosine
 from ntkscope_papers.engel_2023.published_measure import (
     Compared,
@@ -28,11 +30,8 @@ from ntkscope_papers.engel_2023.published_measure import (
     stochastic_scores,
 )
 from ntkscope_papers.engel_2023.surrogate import Surrogate, faithful
-from ntkscope_papers.engel_2023.table3_claims import NAME, PUBLISHED, TABLE, judge
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope_papers.engel_2023.table3_claims import TABLE
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, poison_recipe
 from ntkscope_papers.shared.networks import logits_of, trained
@@ -47,7 +46,8 @@ class Poisoning(Experiment):
     the kind of projection, as in surrogate-kernels.
     """
 
-    name = NAME
+    name = "poisoning"
+    statements = claims_of(table3_claims)
     free = ("seeds", "memory")
 
     dataset: str = "cifar10"
@@ -90,31 +90,121 @@ class Poisoning(Experiment):
     }
 
     def measure(self, run: Run) -> None:
-        split = load_images(
-            self.dataset, root=run.root, train=self.train_items, test=self.test_items, enlarge=self.enlarge
+        run.record.put(data_fingerprint=run.data.fingerprint)
+        super().measure(run)
+
+    def prepare(self, run: Run) -> Split:
+        sizes: dict[str, Any] = {"train": self.train_items, "test": self.test_items, "enlarge": self.enlarge}
+        return load_images(self.dataset, root=run.root, **sizes)
+
+    @leg("{1}/{0}", over=lambda self: product(range(self.seeds), self.triggers))
+    def network(self, run: Run, s: int, kind: str) -> dict[str, Any]:
+        """One network: trained, attacked, and examined with every kernel."""
+        record, split, seed, key = run.record, run.data, run.seed + s, f"{kind}/{s}"
+        worn = trigger(kind, split, seed)
+        train = badnets(split.train, self.fraction, self.target, trigger=worn, seed=seed) if worn else split.train
+        mask = train.extras["poisoned"].numpy() if worn else np.zeros(len(train), dtype=bool)
+        how = poison_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr)
+        build = partial(build_network, self.model, split, width=self.width, seed=seed)
+        options: dict[str, Any] = {"device": run.device, "seed": seed, "progress": run.progress}
+        model = trained(record, key, build, train, how, **options)
+        x_test = torch.cat([split.test.x, stamp(split.test, worn, seed=seed).x]) if worn else split.test.x
+        logits, y = logits_of(model, x_test).numpy(), split.test.y.numpy()
+        once(record, f"{key}/network", lambda: self.success(logits, y, worn))
+        index = chosen_points(train.y, self.points, seed)
+        part = train.take(torch.from_numpy(index))
+        made_of = {"ck": ("ck", COSINE)}
+        pairs = kernel_pairs(
+            [k for k in self.kernels if any(f"{key}/{name}" not in record.metrics for name in made_of.get(k, (k,)))],
+            model,
+            part.x.to(run.device),
+            x_test.to(run.device),
+            dim=self.dim,
+            sketch=self.sketch,
+            precision=self.precision if run.device.type == "cuda" else "exact",
+            memory=self.memory,
+            seed=seed,
+            progress=run.progress,
         )
-        run.record.put(data_fingerprint=split.fingerprint)
-        legs = [
-            Leg(
-                f"{trigger}/{s}",
-                partial(
-                    network, self, run.record, f"{trigger}/{s}", trigger, split, run.device, run.seed + s, run.progress
-                ),
-            )
-            for s in range(self.seeds)
-            for trigger in self.triggers
-        ]
-        run_legs(run.record, legs, self.legs, progress=run.progress)
+        for pair in with_cosine(pairs):
+            one = Surrogate(pair, part.y.numpy(), self.alpha, seed)
+            once(record, f"{key}/{pair.name}", partial(self.figures_of, one, logits, y, mask[index]))
+        return {"kernels": list(self.kernels)}
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return PUBLISHED
+    def success(self, network: np.ndarray, y: np.ndarray, worn: Trigger | None) -> dict[str, Any]:
+        """Accuracy on clean images and, with a trigger, how many stamped images of other classes go to the target."""
+        n = len(y)
+        found: dict[str, Any] = {"clean_accuracy": float((network[:n].argmax(1) == y).mean())}
+        if worn is not None:
+            found["attack_success"] = float((network[n:].argmax(1)[y != self.target] == self.target).mean())
+            found["trigger"] = asdict(worn)
+        return found
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return judge(self, record, difference)
+    def figures_of(self, one: Surrogate, network: np.ndarray, y: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
+        """Faithfulness on clean and on stamped images at the optimum and by SGD, and the kernel as a filter."""
+        n, logits = len(y), one.logits
+        sides = {"clean": slice(0, n), "poisoned": slice(n, 2 * n)} if len(network) > n else {"clean": slice(0, n)}
+        found: dict[str, Any] = one.said()
+        for side, at in sides.items():
+            found[side] = faithful(logits[at], network[at], y, seed=one.seed)
+        found["sgd"] = self.by_sgd(one, {side: (at, Compared(network[at], y)) for side, at in sides.items()})
+        if len(sides) == 1:
+            return found
+        target = np.full_like(y, self.target)
+        found["poisoned, target label"] = faithful(logits[n:], network[n:], target, seed=one.seed)
+        truth = np.arange(2 * n) >= n
+        found["filter"] = forensics.score(forensics.flag(one.pair.test, mask), truth).to_json()
+        found["filter, cosine"] = forensics.score(forensics.flag(_cosine(one.pair), mask), truth).to_json()
+        return found
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    def by_sgd(self, one: Surrogate, sides: Mapping[str, tuple[slice, Compared]]) -> dict[str, Any]:
+        """Both measures for every seed on every set of images, and τ as the authors' notebook has it as committed."""
+        seeds = range(self.sgd_seeds)
+        found: dict[str, Any] = {side: {"seeds": {}} for side in sides}
+        for seed, scores in zip(seeds, stochastic_scores(one.pair, one.y, self.sgd_alpha, seeds)):
+            for side, (at, compared) in sides.items():
+                row = compared.measured(scores[at], ovr=True)
+                q = probabilities(compared.network)
+                row["as committed"] = as_committed(shares_of_classes(scores[at]), q).to_json()
+                found[side]["seeds"][str(seed)] = row
+        return {"alpha": self.sgd_alpha, **found}
+
+    @figure
+    def table3(self, record: Record) -> Figure:
+        """F1 of the filters for both triggers; with the paper's, τ on clean and on stamped images, at the optimum and by SGD.
+
+        Bars: standard errors over networks.
+        """
+        names = [TITLES[k] for k in self.kernels]
+        drawn, (filters, clean, stamped) = drawing.canvas(1, 3, width=4.4)
+        whole = {
+            kind: [s for s in range(self.seeds) if all(f"{kind}/{s}/{k}" in record.metrics for k in self.kernels)]
+            for kind in ("square", "random")
+        }
+
+        def bars(kind: str, value: Callable[[Any], float | None]) -> tuple[list[float | None], list[float]]:
+            every = [[value(record.metrics[f"{kind}/{s}/{k}"]) for s in whole[kind]] for k in self.kernels]
+            rows = [[one for one in row if one is not None] for row in every]
+            found = [summary(row) if row else None for row in rows]
+            return [one["mean"] if one else None for one in found], [one["sem"] if one else 0.0 for one in found]
+
+        shown = {"square": "yellow square", "random": "second trigger"}
+        f1: dict[str, Any] = {
+            title: bars(kind, lambda row: row["filter"]["f1"]) for kind, title in shown.items() if whole[kind]
+        }
+        if f1:
+            drawing.compare_bars(filters, names, f1, label="F1 of the filter: 3 of 5 neighbours")
+        for axis, side, column, label in (
+            (clean, "clean", 2, "Kendall τ, clean images"),
+            (stamped, "poisoned", 4, "Kendall τ, stamped images"),
+        ):
+            series: dict[str, Any] = {}
+            if whole["square"]:
+                series["at the optimum"] = bars("square", partial(_tau, side=side))
+                series["by SGD"] = bars("square", partial(_tau_by_sgd, side=side))
+            series["published"] = ([TABLE[k][column] for k in self.kernels], None)
+            drawing.compare_bars(axis, names, series, label=label)
+        return drawn
 
 
 def second_trigger(seed: int, side: int) -> Trigger:
@@ -132,149 +222,12 @@ def second_trigger(seed: int, side: int) -> Trigger:
         draw += 1
 
 
-def network(
-    config: Poisoning,
-    record: Record,
-    key: str,
-    kind: str,
-    split: Split,
-    device: torch.device,
-    seed: int,
-    progress: bool,
-) -> dict[str, Any]:
-    """One network: trained, attacked, and examined with every kernel."""
-    worn = _worn(kind, split, seed)
-    fraction = 0.0 if worn is None else config.fraction
-    train = badnets(split.train, fraction, config.target, trigger=worn, seed=seed) if worn else split.train
-    mask = train.extras["poisoned"].numpy() if worn else np.zeros(len(train), dtype=bool)
-    stamped = stamp(split.test, worn, seed=seed) if worn else None
-    how = poison_recipe(epochs=config.epochs, batch=config.batch, lr=config.lr)
-
-    def build() -> nn.Module:
-        return build_network(config.model, split, width=config.width, seed=seed)
-
-    model = trained(record, key, build, train, how, device=device, seed=seed, progress=progress)
-    x_test = split.test.x if stamped is None else torch.cat([split.test.x, stamped.x])
-    logits, y = logits_of(model, x_test).numpy(), split.test.y.numpy()
-    once(record, f"{key}/network", lambda: _attack(logits, y, worn, config.target))
-    wanted = [
-        k
-        for k in config.kernels
-        if f"{key}/{k}" not in record.metrics or (k == "ck" and f"{key}/{COSINE}" not in record.metrics)
-    ]
-    index = chosen_points(train.y, config.points, seed)
-    part = train.take(torch.from_numpy(index))
-    for pair in with_cosine(
-        kernel_pairs(
-            wanted,
-            model,
-            part.x.to(device),
-            x_test.to(device),
-            dim=config.dim,
-            sketch=config.sketch,
-            precision=config.precision if device.type == "cuda" else "exact",
-            memory=config.memory,
-            seed=seed,
-            progress=progress,
-        )
-    ):
-        one = Surrogate(pair, part.y.numpy(), config.alpha, seed)
-        once(record, f"{key}/{pair.name}", partial(_figures, config, one, logits, y, mask[index]))
-    return {"kernels": list(config.kernels)}
-
-
-def _worn(kind: str, split: Split, seed: int) -> Trigger | None:
+def trigger(kind: str, split: Split, seed: int) -> Trigger | None:
     """The trigger in the units of the images."""
     if kind == "none":
         return None
     found = Trigger() if kind == "square" else second_trigger(seed, split.train.x.shape[2])
     return found.in_units(split.extras["mean"], split.extras["std"]) if "mean" in split.extras else found
-
-
-def _attack(network: np.ndarray, y: np.ndarray, worn: Trigger | None, target: int) -> dict[str, Any]:
-    """Accuracy on clean images and, with a trigger, how many stamped images of other classes go to the target."""
-    n = len(y)
-    found: dict[str, Any] = {"clean_accuracy": float((network[:n].argmax(1) == y).mean())}
-    if worn is not None:
-        other = y != target
-        found["attack_success"] = float((network[n:].argmax(1)[other] == target).mean())
-        found["trigger"] = asdict(worn)
-    return found
-
-
-def _figures(config: Poisoning, one: Surrogate, network: np.ndarray, y: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
-    """Faithfulness on clean and on stamped images at the optimum and by SGD, and the kernel as a filter."""
-    n, logits = len(y), one.logits
-    sides = {"clean": slice(0, n), "poisoned": slice(n, 2 * n)} if len(network) > n else {"clean": slice(0, n)}
-    found: dict[str, Any] = one.said()
-    for side, at in sides.items():
-        found[side] = faithful(logits[at], network[at], y, seed=one.seed)
-    found["sgd"] = _by_sgd(config, one, {side: Compared(network[at], y) for side, at in sides.items()}, sides)
-    if len(sides) == 1:
-        return found
-    found["poisoned, target label"] = faithful(logits[n:], network[n:], np.full_like(y, config.target), seed=one.seed)
-    truth = np.arange(2 * n) >= n
-    found["filter"] = forensics.score(forensics.flag(one.pair.test, mask), truth).to_json()
-    found["filter, cosine"] = forensics.score(forensics.flag(_cosine(one.pair), mask), truth).to_json()
-    return found
-
-
-def _by_sgd(
-    config: Poisoning, one: Surrogate, compared: dict[str, Compared], sides: dict[str, slice]
-) -> dict[str, Any]:
-    """Both measures for every seed on every set of images, and τ as the authors' notebook has it as committed."""
-    seeds = range(config.sgd_seeds)
-    found: dict[str, Any] = {side: {"seeds": {}} for side in sides}
-    for seed, scores in zip(seeds, stochastic_scores(one.pair, one.y, config.sgd_alpha, seeds)):
-        for side, at in sides.items():
-            row = compared[side].measured(scores[at], ovr=True)
-            q = probabilities(compared[side].network)
-            row["as committed"] = as_committed(shares_of_classes(scores[at]), q).to_json()
-            found[side]["seeds"][str(seed)] = row
-    return {"alpha": config.sgd_alpha, **found}
-
-
-def _cosine(pair: KernelPair) -> torch.Tensor:
-    """The test kernel over the norms of the training points: neighbours by angle, whatever the kernel's own scale."""
-    norms = pair.train.dense().diagonal().sqrt()
-    return pair.test.dense() / torch.where(norms > 0, norms, 1.0)
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """F1 of the filters for both triggers; with the paper's, τ on clean and on stamped images, at the optimum and by SGD.
-
-    Bars: standard errors over networks."""
-    kernels, seeds = list(record.config["kernels"]), range(int(record.config["seeds"]))
-    names = [TITLES[k] for k in kernels]
-    figure, (filters, clean, stamped) = drawing.canvas(1, 3, width=4.4)
-    whole = {
-        kind: [s for s in seeds if all(f"{kind}/{s}/{k}" in record.metrics for k in kernels)]
-        for kind in ("square", "random")
-    }
-
-    def bars(kind: str, value: Callable[[Any], float | None]) -> tuple[list[float | None], list[float]]:
-        every = [[value(record.metrics[f"{kind}/{s}/{k}"]) for s in whole[kind]] for k in kernels]
-        rows = [[one for one in row if one is not None] for row in every]
-        found = [summary(row) if row else None for row in rows]
-        return [one["mean"] if one else None for one in found], [one["sem"] if one else 0.0 for one in found]
-
-    shown = {"square": "yellow square", "random": "second trigger"}
-    f1: dict[str, Any] = {
-        title: bars(kind, lambda row: row["filter"]["f1"]) for kind, title in shown.items() if whole[kind]
-    }
-    if f1:
-        drawing.compare_bars(filters, names, f1, label="F1 of the filter: 3 of 5 neighbours")
-    for axis, side, column, label in (
-        (clean, "clean", 2, "Kendall τ, clean images"),
-        (stamped, "poisoned", 4, "Kendall τ, stamped images"),
-    ):
-        series: dict[str, Any] = {}
-        if whole["square"]:
-            series["at the optimum"] = bars("square", partial(_tau, side=side))
-            series["by SGD"] = bars("square", partial(_tau_by_sgd, side=side))
-        series["published"] = ([TABLE[k][column] for k in kernels], None)
-        drawing.compare_bars(axis, names, series, label=label)
-    return {"table3": figure}
 
 
 def _tau(row: Any, side: str) -> float:

@@ -152,7 +152,7 @@ def training_parts(
 
 
 def class_logits(
-    outputs: Float64[np.ndarray, "n c"], start: Float64[np.ndarray, "n c"] | None, threshold: float
+    outputs: Float64[np.ndarray, "n c"], start: Float64[np.ndarray, "n c"] | None = None, threshold: float = 0.0
 ) -> Float64[np.ndarray, "n 2"]:
     """Logits of two classes; one output is the log-odds of class 1, its start subtracted and the threshold moved to 0.
 
@@ -163,12 +163,3 @@ def class_logits(
         return outputs
     odds = (outputs if start is None else outputs - start) - threshold
     return np.concatenate([np.zeros_like(odds), odds], axis=1)
-
-
-def two_logits(outputs: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "n 2"]:
-    """Logits of two classes; one output f is the log-odds of class 1, so it becomes (0, f).
-
-    >>> two_logits(np.array([[3.0]])).tolist()
-    [[0.0, 3.0]]
-    """
-    return class_logits(outputs, None, 0.0)

@@ -14,8 +14,8 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.data import Trigger
-from ntkscope_papers.engel_2023.poisoning import Poisoning, draw, second_trigger
-from ntkscope_papers.engel_2023.table3_claims import TABLE, judge
+from ntkscope_papers.engel_2023.poisoning import Poisoning, second_trigger
+from ntkscope_papers.engel_2023.table3_claims import TABLE
 
 
 @pytest.mark.nightly
@@ -39,7 +39,7 @@ def test_the_setup_is_not_judged_without_the_clean_network(tmp_path: Path) -> No
     filters = {name: {"precision": 1.0, "recall": 1.0, "f1": 1.0} for name in ("filter", "filter, cosine")}
     record.put(**{f"square/0/{k}": {**sides, **filters} for k in Poisoning().kernels})
     record.put(**{"square/0/network": {"clean_accuracy": 0.9, "attack_success": 1.0}})
-    found = {claim.id: claim for claim in judge(Poisoning(), record, "")}
+    found = {claim.id: claim for claim in Poisoning().judge(record, "")}
     assert found["surrogate-poison-setup"].verdict == "not testable here"
     assert 'legs=["none/0"' in found["surrogate-poison-setup"].note
     assert found["surrogate-table3-trntk"].holds
@@ -60,7 +60,7 @@ def drawn(folder: Path, networks: dict[str, list[dict[str, Any]]]) -> list[dict[
     record = ns.Record.create(folder, kind="experiment", name="poisoning", config=config)
     for kind, rows in networks.items():
         record.put(**{f"{kind}/{s}/{k}": row for s, row in enumerate(rows) for k in Poisoning().kernels})
-    figure = draw(record)["table3"]
+    figure = Poisoning().draw(record)["table3"]
     figure.draw_without_rendering()
     return [{one.get_label(): one for one in axis.containers if one.get_label()[0] != "_"} for axis in figure.axes]
 

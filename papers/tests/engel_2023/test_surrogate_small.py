@@ -22,7 +22,6 @@ from ntkscope_papers.engel_2023.small_training import (
     centred_squared_error,
     class_logits,
     squared_error_of_sigmoid,
-    two_logits,
     with_start,
 )
 from ntkscope_papers.engel_2023.surrogate_small import SurrogateSmall
@@ -123,8 +122,8 @@ def test_a_record_without_the_published_measure_says_how_to_run_it(tmp_path: Pat
 
 def test_one_output_is_the_log_odds_of_the_second_class() -> None:
     f = np.array([[2.0], [-3.0]])
-    np.testing.assert_allclose(correct_class_log_odds(two_logits(f), np.array([1, 1])), f[:, 0], rtol=1e-12)
-    np.testing.assert_allclose(correct_class_log_odds(two_logits(f), np.array([0, 0])), -f[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(correct_class_log_odds(class_logits(f), np.array([1, 1])), f[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(correct_class_log_odds(class_logits(f), np.array([0, 0])), -f[:, 0], rtol=1e-12)
     assert class_logits(f, np.array([[0.5], [0.5]]), 0.5).tolist() == [[0.0, 1.0], [0.0, -4.0]]
 
 
