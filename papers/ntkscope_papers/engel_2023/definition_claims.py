@@ -2,175 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
+from ntkscope_papers.framework.claims import Reading, Statement, claim, lacking
+
+Found = Mapping[str, Any]
 
 
-@claim(
-    "surrogate-kglm-definition",
+def identity(
+    id: str, source: str, published: Any, check: str, leg: str, names: Sequence[str] | Mapping[str, str], note: str = ""
+) -> Callable[[Callable[[Found], bool]], Statement]:
+    """Decorator: what decides a claim on the numbers of one leg, the same at every scale; those `names` are reported.
+
+    `names` may be a mapping to what the leg calls them.
+    """
+    reported = names if isinstance(names, Mapping) else dict(zip(names, names))
+
+    def mark(holds: Callable[[Found], bool]) -> Statement:
+        def read(config: Any, record: Record) -> Reading:
+            found = record.metrics[leg]
+            measured = {name: found[key] for name, key in reported.items()}
+            return Reading(measured, holds(found), note.format(found), exact=True)
+
+        return claim(f"surrogate-{id}", source, published, check, needs=[leg])(read)
+
+    return mark
+
+
+@identity(
+    "kglm-definition",
     "Eq. 1",
     {"weights": "C x N", "bias": "C"},
     "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6",
-    needs=["surrogate"],
+    "surrogate",
+    ("shape", "affine", "gradient"),
 )
-def _kglm(config: Any, record: Record) -> Reading:
-    found = record.metrics["surrogate"]
-    measured = {name: found[name] for name in ("shape", "affine", "gradient")}
-    return Reading(measured, found["affine"] < 1e-6 and found["gradient"] <= 1e-6, exact=True)
+def _kglm(found: Found) -> bool:
+    return bool(found["affine"] < 1e-6 and found["gradient"] <= 1e-6)
 
 
-@claim(
-    "surrogate-attribution-sums-to-logit",
+@identity(
+    "attribution-sums-to-logit",
     "Eq. 3",
     "attributions add up to the logit",
     "difference < 1e-8",
-    needs=["surrogate"],
+    "surrogate",
+    {"largest difference": "attributions"},
 )
-def _sums(config: Any, record: Record) -> Reading:
-    gap = record.metrics["surrogate"]["attributions"]
-    return Reading({"largest difference": gap}, gap < 1e-8, exact=True)
+def _sums(found: Found) -> bool:
+    return bool(found["attributions"] < 1e-8)
 
 
-@claim(
-    "surrogate-kglm-training-setting",
+@identity(
+    "kglm-training-setting",
     "Section 4",
     "scikit-learn's SGDClassifier on the training set",
     "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
-    needs=["surrogate"],
+    "surrogate",
+    {"tau over seeds": "sgd", "at the optimum": "optimum"},
+    "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
+    " 1e-4 (1e-2 for BERT and poisoning)",
 )
-def _setting(config: Any, record: Record) -> Reading:
-    found = record.metrics["surrogate"]
-    fits = found["sgd"]
-    note = (
-        "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
-        " 1e-4 (1e-2 for BERT and poisoning)"
-    )
-    return Reading(
-        {"tau over seeds": fits, "at the optimum": found["optimum"]},
-        fits["largest"] - fits["least"] > 1e-3,
-        note,
-        exact=True,
-    )
+def _setting(found: Found) -> bool:
+    return bool(found["sgd"]["largest"] - found["sgd"]["least"] > 1e-3)
 
 
-@claim(
-    "surrogate-kendall-definition",
+@identity(
+    "kendall-definition",
     "Section 3",
     "concordant minus discordant over all pairs",
     "equals scipy without ties to 1e-12; by the printed rule a tied sequence and itself are below 1",
-    needs=["measures"],
+    "measures",
+    {"against scipy": "against scipy", "a tied sequence with itself": "tied, itself"},
+    "erratum: calling every pair that is not concordant discordant is not Kendall's coefficient where there are ties",
 )
-def _kendall(config: Any, record: Record) -> Reading:
-    found = record.metrics["measures"]
+def _kendall(found: Found) -> bool:
     tied = found["tied, itself"]
-    holds = found["against scipy"] < 1e-12 and abs(tied["b"] - 1) < 1e-12 and tied["discordant"] < 1
-    note = "erratum: calling every pair that is not concordant discordant is not Kendall's coefficient where there are ties"
-    return Reading(
-        {"against scipy": found["against scipy"], "a tied sequence with itself": tied}, holds, note, exact=True
-    )
+    return bool(found["against scipy"] < 1e-12 and abs(tied["b"] - 1) < 1e-12 and tied["discordant"] < 1)
 
 
-@claim(
-    "surrogate-kendall-range",
+@identity(
+    "kendall-range",
     "Section 3",
     {"min": -1, "max": 1},
     "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)",
-    needs=["measures"],
+    "measures",
+    ("monotone", "largest of unrelated", "bound of unrelated"),
 )
-def _range(config: Any, record: Record) -> Reading:
-    found = record.metrics["measures"]
-    measured = {name: found[name] for name in ("monotone", "largest of unrelated", "bound of unrelated")}
-    holds = list(found["monotone"]) == [1.0, -1.0] and found["largest of unrelated"] < found["bound of unrelated"]
-    return Reading(measured, holds, exact=True)
+def _range(found: Found) -> bool:
+    return list(found["monotone"]) == [1.0, -1.0] and found["largest of unrelated"] < found["bound of unrelated"]
 
 
-@claim(
-    "surrogate-tau-one-implies-recovery",
+@identity(
+    "tau-one-implies-recovery",
     "Section 3",
     "tau = 1 implies an invertible map",
     "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ",
-    needs=["measures"],
+    "measures",
+    ("isotonic R2", "three classes, tau", "three classes, total variation"),
+    "erratum: beyond two classes tau = 1 does not give back the whole softmax vector of Eq. 2",
 )
-def _recovery(config: Any, record: Record) -> Reading:
-    found = record.metrics["measures"]
-    measured = {name: found[name] for name in ("isotonic R2", "three classes, tau", "three classes, total variation")}
-    holds = (
-        found["isotonic R2"] > 1 - 1e-9
-        and found["three classes, tau"] == 1
-        and found["three classes, total variation"] > 0
-    )
-    return Reading(
-        measured,
-        holds,
-        "erratum: beyond two classes tau = 1 does not give back the whole softmax vector of Eq. 2",
-        exact=True,
-    )
+def _recovery(found: Found) -> bool:
+    differs = found["three classes, tau"] == 1 and found["three classes, total variation"] > 0
+    return bool(found["isotonic R2"] > 1 - 1e-9 and differs)
 
 
-@claim(
-    "surrogate-accuracy-blind",
+@identity(
+    "accuracy-blind",
     "Section 3",
     "equal accuracy is compatible with any disagreement",
     "a pair of models with TAD 0 and tau <= 0",
-    needs=["measures"],
+    "measures",
+    {"tad": "same accuracy, tad", "tau": "same accuracy, tau"},
 )
-def _blind(config: Any, record: Record) -> Reading:
-    found = record.metrics["measures"]
-    measured = {name: found[f"same accuracy, {name}"] for name in ("tad", "tau")}
-    return Reading(measured, measured["tad"] == 0 and measured["tau"] <= 0, exact=True)
+def _blind(found: Found) -> bool:
+    return bool(found["same accuracy, tad"] == 0 and found["same accuracy, tau"] <= 0)
 
 
-@claim(
-    "surrogate-tad-definition",
+@identity(
+    "tad-definition",
     "Section 3",
     "surrogate accuracy minus the network's, in points",
     "one more of four right: 25 points",
-    needs=["measures"],
+    "measures",
+    {"points": "one more right, tad"},
 )
-def _tad(config: Any, record: Record) -> Reading:
-    value = record.metrics["measures"]["one more right, tad"]
-    return Reading({"points": value}, value == 25.0, exact=True)
+def _tad(found: Found) -> bool:
+    return bool(found["one more right, tad"] == 25.0)
 
 
-@claim(
-    "surrogate-trntk-unit-diagonal",
+@identity(
+    "trntk-unit-diagonal",
     "Eq. 4",
     {"diagonal": 1.0},
     "diagonal 1 to 1e-6, entries <= 1 + 1e-6",
-    needs=["kernels"],
+    "kernels",
+    ("diagonal off 1", "largest entry", "printed diagonal"),
+    "erratum: with the root inside the sum over classes, as printed, the diagonal lies between"
+    " {0[printed diagonal][0]:.3f} and {0[printed diagonal][1]:.3f} (1/C to 1); so in Eq. 6",
 )
-def _diagonal(config: Any, record: Record) -> Reading:
-    found = record.metrics["kernels"]
-    measured = {name: found[name] for name in ("diagonal off 1", "largest entry", "printed diagonal")}
-    holds = found["diagonal off 1"] < 1e-6 and found["largest entry"] <= 1 + 1e-6
-    low, high = found["printed diagonal"]
-    note = (
-        "erratum: with the root inside the sum over classes, as printed, the diagonal lies between"
-        f" {low:.3f} and {high:.3f} (1/C to 1); so in Eq. 6"
-    )
-    return Reading(measured, holds, note, exact=True)
+def _diagonal(found: Found) -> bool:
+    return bool(found["diagonal off 1"] < 1e-6 and found["largest entry"] <= 1 + 1e-6)
 
 
-@claim("surrogate-trntk-psd", "Eq. 4", "a valid kernel", "least eigenvalue > -1e-8 of the trace", needs=["kernels"])
-def _psd(config: Any, record: Record) -> Reading:
-    value = record.metrics["kernels"]["least eigenvalue over trace"]
-    return Reading({"least eigenvalue over trace": value}, value > -1e-8, exact=True)
+@identity(
+    "trntk-psd",
+    "Eq. 4",
+    "a valid kernel",
+    "least eigenvalue > -1e-8 of the trace",
+    "kernels",
+    ("least eigenvalue over trace",),
+)
+def _psd(found: Found) -> bool:
+    return bool(found["least eigenvalue over trace"] > -1e-8)
 
 
-@claim(
-    "surrogate-summary-ck-close-to-ntk",
+@identity(
+    "summary-ck-close-to-ntk",
     "Report summary item 4",
     "CK is proved close in norm to the NTK",
     "relative Frobenius distance <= 0.1",
-    needs=["kernels"],
+    "kernels",
+    {"relative distance": "ck and ntk"},
+    "at random weights; erratum: the papers bound relative losses of the two machines, not the distance of the kernels",
 )
-def _close(config: Any, record: Record) -> Reading:
-    value = record.metrics["kernels"]["ck and ntk"]
-    note = "at random weights; erratum: the papers bound relative losses of the two machines, not the distance of the kernels"
-    return Reading({"relative distance": value}, value <= 0.1, note, exact=True)
+def _close(found: Found) -> bool:
+    return bool(found["ck and ntk"] <= 0.1)
 
 
 @claim(
@@ -181,9 +180,8 @@ def _close(config: Any, record: Record) -> Reading:
     needs=["width"],
 )
 def _width(config: Any, record: Record) -> Reading:
-    found = record.metrics["width"]
-    measured = {name: found[name] for name in ("slope", "widths", "error", "seeds")}
-    return Reading(measured, -0.7 <= found["slope"] <= -0.3)
+    measured = {name: record.metrics["width"][name] for name in ("slope", "widths", "error", "seeds")}
+    return Reading(measured, -0.7 <= measured["slope"] <= -0.3)
 
 
 @claim(
@@ -193,20 +191,19 @@ def _width(config: Any, record: Record) -> Reading:
     "PGD: surrogate >= 10 points more accurate than the network, or tau lower by >= 0.2, on every network",
 )
 def _attack(config: Any, record: Record) -> Reading:
-    keys = [f"attack/{name}" for name in config.networks]
-    absent = [key for key in keys if key not in record.metrics]
-    if len(absent) == len(keys):
+    absent = tuple(f"attack/{name}" for name in config.networks if f"attack/{name}" not in record.metrics)
+    measured = {
+        name: _gaps(record.metrics[f"attack/{name}"]) for name in config.networks if f"attack/{name}" not in absent
+    }
+    if not measured:
         return lacking(*absent)
-    measured = {key.removeprefix("attack/"): _under_attack(record.metrics[key]) for key in keys if key not in absent}
-    above, lost = (
-        {k: one["svm"][f"{name} under pgd"] for k, one in measured.items()} for name in ("points above", "tau lost")
-    )
-    holds = all(above[k] >= 10 or lost[k] >= 0.2 for k in measured)
+    svms = [one["svm"] for one in measured.values()]
+    holds = all(one["points above under pgd"] >= 10 or one["tau lost under pgd"] >= 0.2 for one in svms)
     note = "the GLM stands beside the SVM; the surrogate's kernel is that of the attacked images by the same network"
-    return Reading(measured, holds, note, lacks=tuple(absent))
+    return Reading(measured, holds, note, lacks=absent)
 
 
-def _under_attack(found: Mapping[str, Any]) -> dict[str, Any]:
+def _gaps(found: Found) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for name in ("svm", "glm"):
         both = {attack: [one["network_accuracy"], one["surrogate_accuracy"]] for attack, one in found[name].items()}
@@ -219,50 +216,48 @@ def _under_attack(found: Mapping[str, Any]) -> dict[str, Any]:
     return rows
 
 
-def gaps(*names: str, within: float, note: str = "") -> Read:
-    """A reading of relative differences that must be within a tolerance."""
-
-    def read(config: Any, record: Record) -> Reading:
-        measured = {name: record.metrics["kernels"][name] for name in names}
-        return Reading(measured, all(value < within for value in measured.values()), note, exact=True)
-
-    return read
+def within(tolerance: float, *names: str) -> Callable[[Found], bool]:
+    return lambda found: all(found[name] < tolerance for name in names)
 
 
 FORMULAS = [
-    claim(
-        "surrogate-trntk-is-block-trace",
-        "Section 3",
-        "trace of the C x C block",
-        "relative difference < 1e-10",
-        needs=["kernels"],
-    )(gaps("trace of blocks", within=1e-10)),
-    claim(
-        "surrogate-pntk-definition",
-        "Section 3",
-        {"prefactor": "1/C"},
-        "relative difference < 1e-10 from gradients and from the mean of the block times C",
-        needs=["kernels"],
-    )(
-        gaps(
-            "pntk",
-            "pntk, mean of blocks times C",
-            within=1e-10,
-            note="erratum: the text points to Eq. 3, which is the attribution, for this scalar",
-        )
-    ),
-    claim(
-        "surrogate-projection-definitions",
-        "Eq. 5, Eq. 6",
-        {"K": 10240},
-        "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
-        needs=["kernels"],
-    )(gaps("projected diagonal off 1", "projected, whatever the prefactor", within=1e-6)),
-    claim(
-        "surrogate-other-kernels",
-        "Section 3",
-        "CK, trNTK without normalisation, embedding kernel",
-        "each equals its explicit Gram matrix to 1e-8",
-        needs=["kernels"],
-    )(gaps("ck", "em", "trace of blocks", within=1e-8)),
+    identity(id, source, published, check, "kernels", names, note)(within(tolerance, *names))
+    for id, source, published, check, tolerance, names, note in (
+        (
+            "trntk-is-block-trace",
+            "Section 3",
+            "trace of the C x C block",
+            "relative difference < 1e-10",
+            1e-10,
+            ("trace of blocks",),
+            "",
+        ),
+        (
+            "pntk-definition",
+            "Section 3",
+            {"prefactor": "1/C"},
+            "relative difference < 1e-10 from gradients and from the mean of the block times C",
+            1e-10,
+            ("pntk", "pntk, mean of blocks times C"),
+            "erratum: the text points to Eq. 3, which is the attribution, for this scalar",
+        ),
+        (
+            "projection-definitions",
+            "Eq. 5, Eq. 6",
+            {"K": 10240},
+            "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
+            1e-6,
+            ("projected diagonal off 1", "projected, whatever the prefactor"),
+            "",
+        ),
+        (
+            "other-kernels",
+            "Section 3",
+            "CK, trNTK without normalisation, embedding kernel",
+            "each equals its explicit Gram matrix to 1e-8",
+            1e-8,
+            ("ck", "em", "trace of blocks"),
+            "",
+        ),
+    )
 ]

@@ -230,6 +230,12 @@ def trigger(kind: str, split: Split, seed: int) -> Trigger | None:
     return found.in_units(split.extras["mean"], split.extras["std"]) if "mean" in split.extras else found
 
 
+def _cosine(pair: KernelPair) -> torch.Tensor:
+    """The test kernel over the norms of the training points: neighbours by angle, whatever the kernel's own scale."""
+    norms = pair.train.dense().diagonal().sqrt()
+    return pair.test.dense() / torch.where(norms > 0, norms, 1.0)
+
+
 def _tau(row: Any, side: str) -> float:
     return float(row[side]["tau"])
 
