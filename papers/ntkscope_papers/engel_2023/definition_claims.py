@@ -8,168 +8,149 @@ from typing import Any
 from ntkscope.core import Record
 from ntkscope_papers.framework.claims import Reading, Statement, claim, lacking
 
-Found = Mapping[str, Any]
-
 
 def identity(
-    id: str, source: str, published: Any, check: str, leg: str, names: Sequence[str] | Mapping[str, str], note: str = ""
-) -> Callable[[Callable[[Found], bool]], Statement]:
-    """Decorator: what decides a claim on the numbers of one leg, the same at every scale; those `names` are reported.
+    id: str,
+    source: str,
+    published: Any,
+    check: str,
+    leg: str,
+    names: Sequence[str] | Mapping[str, str],
+    holds: Callable[[Mapping[str, Any]], Any],
+    note: str = "",
+) -> Statement:
+    """A claim on the numbers of one leg that is the same at every scale; those `names` are reported.
 
-    `names` may be a mapping to what the leg calls them.
+    `names` may be a mapping to what the leg calls them; `note` is filled with the numbers.
     """
     reported = names if isinstance(names, Mapping) else dict(zip(names, names))
 
-    def mark(holds: Callable[[Found], bool]) -> Statement:
-        def read(config: Any, record: Record) -> Reading:
-            found = record.metrics[leg]
-            measured = {name: found[key] for name, key in reported.items()}
-            return Reading(measured, holds(found), note.format(found), exact=True)
+    def read(config: Any, record: Record) -> Reading:
+        found = record.metrics[leg]
+        measured = {name: found[key] for name, key in reported.items()}
+        return Reading(measured, bool(holds(found)), note.format(found), exact=True)
 
-        return claim(f"surrogate-{id}", source, published, check, needs=[leg])(read)
-
-    return mark
+    return claim(f"surrogate-{id}", source, published, check, needs=[leg])(read)
 
 
-@identity(
-    "kglm-definition",
-    "Eq. 1",
-    {"weights": "C x N", "bias": "C"},
-    "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6",
-    "surrogate",
-    ("shape", "affine", "gradient"),
-)
-def _kglm(found: Found) -> bool:
-    return bool(found["affine"] < 1e-6 and found["gradient"] <= 1e-6)
-
-
-@identity(
-    "attribution-sums-to-logit",
-    "Eq. 3",
-    "attributions add up to the logit",
-    "difference < 1e-8",
-    "surrogate",
-    {"largest difference": "attributions"},
-)
-def _sums(found: Found) -> bool:
-    return bool(found["attributions"] < 1e-8)
-
-
-@identity(
-    "kglm-training-setting",
-    "Section 4",
-    "scikit-learn's SGDClassifier on the training set",
-    "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
-    "surrogate",
-    {"tau over seeds": "sgd", "at the optimum": "optimum"},
-    "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
-    " 1e-4 (1e-2 for BERT and poisoning)",
-)
-def _setting(found: Found) -> bool:
-    return bool(found["sgd"]["largest"] - found["sgd"]["least"] > 1e-3)
-
-
-@identity(
-    "kendall-definition",
-    "Section 3",
-    "concordant minus discordant over all pairs",
-    "equals scipy without ties to 1e-12; by the printed rule a tied sequence and itself are below 1",
-    "measures",
-    {"against scipy": "against scipy", "a tied sequence with itself": "tied, itself"},
-    "erratum: calling every pair that is not concordant discordant is not Kendall's coefficient where there are ties",
-)
-def _kendall(found: Found) -> bool:
-    tied = found["tied, itself"]
-    return bool(found["against scipy"] < 1e-12 and abs(tied["b"] - 1) < 1e-12 and tied["discordant"] < 1)
-
-
-@identity(
-    "kendall-range",
-    "Section 3",
-    {"min": -1, "max": 1},
-    "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)",
-    "measures",
-    ("monotone", "largest of unrelated", "bound of unrelated"),
-)
-def _range(found: Found) -> bool:
-    return list(found["monotone"]) == [1.0, -1.0] and found["largest of unrelated"] < found["bound of unrelated"]
-
-
-@identity(
-    "tau-one-implies-recovery",
-    "Section 3",
-    "tau = 1 implies an invertible map",
-    "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ",
-    "measures",
-    ("isotonic R2", "three classes, tau", "three classes, total variation"),
-    "erratum: beyond two classes tau = 1 does not give back the whole softmax vector of Eq. 2",
-)
-def _recovery(found: Found) -> bool:
-    differs = found["three classes, tau"] == 1 and found["three classes, total variation"] > 0
-    return bool(found["isotonic R2"] > 1 - 1e-9 and differs)
-
-
-@identity(
-    "accuracy-blind",
-    "Section 3",
-    "equal accuracy is compatible with any disagreement",
-    "a pair of models with TAD 0 and tau <= 0",
-    "measures",
-    {"tad": "same accuracy, tad", "tau": "same accuracy, tau"},
-)
-def _blind(found: Found) -> bool:
-    return bool(found["same accuracy, tad"] == 0 and found["same accuracy, tau"] <= 0)
-
-
-@identity(
-    "tad-definition",
-    "Section 3",
-    "surrogate accuracy minus the network's, in points",
-    "one more of four right: 25 points",
-    "measures",
-    {"points": "one more right, tad"},
-)
-def _tad(found: Found) -> bool:
-    return bool(found["one more right, tad"] == 25.0)
-
-
-@identity(
-    "trntk-unit-diagonal",
-    "Eq. 4",
-    {"diagonal": 1.0},
-    "diagonal 1 to 1e-6, entries <= 1 + 1e-6",
-    "kernels",
-    ("diagonal off 1", "largest entry", "printed diagonal"),
-    "erratum: with the root inside the sum over classes, as printed, the diagonal lies between"
-    " {0[printed diagonal][0]:.3f} and {0[printed diagonal][1]:.3f} (1/C to 1); so in Eq. 6",
-)
-def _diagonal(found: Found) -> bool:
-    return bool(found["diagonal off 1"] < 1e-6 and found["largest entry"] <= 1 + 1e-6)
-
-
-@identity(
-    "trntk-psd",
-    "Eq. 4",
-    "a valid kernel",
-    "least eigenvalue > -1e-8 of the trace",
-    "kernels",
-    ("least eigenvalue over trace",),
-)
-def _psd(found: Found) -> bool:
-    return bool(found["least eigenvalue over trace"] > -1e-8)
-
-
-@identity(
-    "summary-ck-close-to-ntk",
-    "Report summary item 4",
-    "CK is proved close in norm to the NTK",
-    "relative Frobenius distance <= 0.1",
-    "kernels",
-    {"relative distance": "ck and ntk"},
-    "at random weights; erratum: the papers bound relative losses of the two machines, not the distance of the kernels",
-)
-def _close(found: Found) -> bool:
-    return bool(found["ck and ntk"] <= 0.1)
+IDENTITIES = [
+    identity(
+        "kglm-definition",
+        "Eq. 1",
+        {"weights": "C x N", "bias": "C"},
+        "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6",
+        "surrogate",
+        ("shape", "affine", "gradient"),
+        lambda found: found["affine"] < 1e-6 and found["gradient"] <= 1e-6,
+    ),
+    identity(
+        "attribution-sums-to-logit",
+        "Eq. 3",
+        "attributions add up to the logit",
+        "difference < 1e-8",
+        "surrogate",
+        {"largest difference": "attributions"},
+        lambda found: found["attributions"] < 1e-8,
+    ),
+    identity(
+        "kglm-training-setting",
+        "Section 4",
+        "scikit-learn's SGDClassifier on the training set",
+        "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
+        "surrogate",
+        {"tau over seeds": "sgd", "at the optimum": "optimum"},
+        lambda found: found["sgd"]["largest"] - found["sgd"]["least"] > 1e-3,
+        "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
+        " 1e-4 (1e-2 for BERT and poisoning)",
+    ),
+    identity(
+        "kendall-definition",
+        "Section 3",
+        "concordant minus discordant over all pairs",
+        "equals scipy without ties to 1e-12; by the printed rule a tied sequence and itself are below 1",
+        "measures",
+        {"against scipy": "against scipy", "a tied sequence with itself": "tied, itself"},
+        lambda found: (
+            found["against scipy"] < 1e-12
+            and abs(found["tied, itself"]["b"] - 1) < 1e-12
+            and found["tied, itself"]["discordant"] < 1
+        ),
+        "erratum: calling every pair that is not concordant discordant is not Kendall's coefficient where there are ties",
+    ),
+    identity(
+        "kendall-range",
+        "Section 3",
+        {"min": -1, "max": 1},
+        "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)",
+        "measures",
+        ("monotone", "largest of unrelated", "bound of unrelated"),
+        lambda found: (
+            list(found["monotone"]) == [1.0, -1.0] and found["largest of unrelated"] < found["bound of unrelated"]
+        ),
+    ),
+    identity(
+        "tau-one-implies-recovery",
+        "Section 3",
+        "tau = 1 implies an invertible map",
+        "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ",
+        "measures",
+        ("isotonic R2", "three classes, tau", "three classes, total variation"),
+        lambda found: (
+            found["isotonic R2"] > 1 - 1e-9
+            and found["three classes, tau"] == 1
+            and found["three classes, total variation"] > 0
+        ),
+        "erratum: beyond two classes tau = 1 does not give back the whole softmax vector of Eq. 2",
+    ),
+    identity(
+        "accuracy-blind",
+        "Section 3",
+        "equal accuracy is compatible with any disagreement",
+        "a pair of models with TAD 0 and tau <= 0",
+        "measures",
+        {"tad": "same accuracy, tad", "tau": "same accuracy, tau"},
+        lambda found: found["same accuracy, tad"] == 0 and found["same accuracy, tau"] <= 0,
+    ),
+    identity(
+        "tad-definition",
+        "Section 3",
+        "surrogate accuracy minus the network's, in points",
+        "one more of four right: 25 points",
+        "measures",
+        {"points": "one more right, tad"},
+        lambda found: found["one more right, tad"] == 25.0,
+    ),
+    identity(
+        "trntk-unit-diagonal",
+        "Eq. 4",
+        {"diagonal": 1.0},
+        "diagonal 1 to 1e-6, entries <= 1 + 1e-6",
+        "kernels",
+        ("diagonal off 1", "largest entry", "printed diagonal"),
+        lambda found: found["diagonal off 1"] < 1e-6 and found["largest entry"] <= 1 + 1e-6,
+        "erratum: with the root inside the sum over classes, as printed, the diagonal lies between"
+        " {0[printed diagonal][0]:.3f} and {0[printed diagonal][1]:.3f} (1/C to 1); so in Eq. 6",
+    ),
+    identity(
+        "trntk-psd",
+        "Eq. 4",
+        "a valid kernel",
+        "least eigenvalue > -1e-8 of the trace",
+        "kernels",
+        ("least eigenvalue over trace",),
+        lambda found: found["least eigenvalue over trace"] > -1e-8,
+    ),
+    identity(
+        "summary-ck-close-to-ntk",
+        "Report summary item 4",
+        "CK is proved close in norm to the NTK",
+        "relative Frobenius distance <= 0.1",
+        "kernels",
+        {"relative distance": "ck and ntk"},
+        lambda found: found["ck and ntk"] <= 0.1,
+        "at random weights; erratum: the papers bound relative losses of the two machines, not the distance of the kernels",
+    ),
+]
 
 
 @claim(
@@ -203,7 +184,7 @@ def _attack(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note, lacks=absent)
 
 
-def _gaps(found: Found) -> dict[str, Any]:
+def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for name in ("svm", "glm"):
         both = {attack: [one["network_accuracy"], one["surrogate_accuracy"]] for attack, one in found[name].items()}
@@ -216,48 +197,42 @@ def _gaps(found: Found) -> dict[str, Any]:
     return rows
 
 
-def within(tolerance: float, *names: str) -> Callable[[Found], bool]:
-    return lambda found: all(found[name] < tolerance for name in names)
-
-
 FORMULAS = [
-    identity(id, source, published, check, "kernels", names, note)(within(tolerance, *names))
-    for id, source, published, check, tolerance, names, note in (
-        (
-            "trntk-is-block-trace",
-            "Section 3",
-            "trace of the C x C block",
-            "relative difference < 1e-10",
-            1e-10,
-            ("trace of blocks",),
-            "",
-        ),
-        (
-            "pntk-definition",
-            "Section 3",
-            {"prefactor": "1/C"},
-            "relative difference < 1e-10 from gradients and from the mean of the block times C",
-            1e-10,
-            ("pntk", "pntk, mean of blocks times C"),
-            "erratum: the text points to Eq. 3, which is the attribution, for this scalar",
-        ),
-        (
-            "projection-definitions",
-            "Eq. 5, Eq. 6",
-            {"K": 10240},
-            "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
-            1e-6,
-            ("projected diagonal off 1", "projected, whatever the prefactor"),
-            "",
-        ),
-        (
-            "other-kernels",
-            "Section 3",
-            "CK, trNTK without normalisation, embedding kernel",
-            "each equals its explicit Gram matrix to 1e-8",
-            1e-8,
-            ("ck", "em", "trace of blocks"),
-            "",
-        ),
-    )
+    identity(
+        "trntk-is-block-trace",
+        "Section 3",
+        "trace of the C x C block",
+        "relative difference < 1e-10",
+        "kernels",
+        ["trace of blocks"],
+        lambda found: found["trace of blocks"] < 1e-10,
+    ),
+    identity(
+        "pntk-definition",
+        "Section 3",
+        {"prefactor": "1/C"},
+        "relative difference < 1e-10 from gradients and from the mean of the block times C",
+        "kernels",
+        ["pntk", "pntk, mean of blocks times C"],
+        lambda found: found["pntk"] < 1e-10 and found["pntk, mean of blocks times C"] < 1e-10,
+        "erratum: the text points to Eq. 3, which is the attribution, for this scalar",
+    ),
+    identity(
+        "projection-definitions",
+        "Eq. 5, Eq. 6",
+        {"K": 10240},
+        "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
+        "kernels",
+        ["projected diagonal off 1", "projected, whatever the prefactor"],
+        lambda found: all(value < 1e-6 for name, value in found.items() if name.startswith("projected")),
+    ),
+    identity(
+        "other-kernels",
+        "Section 3",
+        "CK, trNTK without normalisation, embedding kernel",
+        "each equals its explicit Gram matrix to 1e-8",
+        "kernels",
+        ["ck", "em", "trace of blocks"],
+        lambda found: all(found[name] < 1e-8 for name in ("ck", "em", "trace of blocks")),
+    ),
 ]

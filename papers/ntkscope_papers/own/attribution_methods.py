@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ class Checkpoint:
     def trntk(self) -> KernelPair:
         return self.kernel("trntk")
 
+    def shared(self) -> tuple[KernelPair, float]:
+        """The trace-NTK, and the seconds it took if it was computed before."""
+        known = "trntk" in vars(self)
+        return self.trntk, self.trntk.seconds if known else 0.0
+
     def kernel(self, name: str) -> KernelPair:
         (pair,) = kernel_pairs({name: {}}, self.model, self.task.train.x, self.task.test.x, **self.kernel_options)
         return pair
@@ -75,33 +81,22 @@ class Scored:
 
 
 Method = Callable[[Sequence[Checkpoint], Sequence[int]], Iterator[tuple[int, Scored]]]
+# scores of one network at so many times the default ridge strength, seconds that the clock did not see, the exact effect
+One = Callable[[Checkpoint, float], tuple[Scores, float, Influence | None]]
 
 
-def averaged(one: Callable[[Checkpoint], tuple[Scores, float, Influence | None]]) -> Method:
-    """A method that averages its scores over networks; `counts` says after how many it is reported."""
+def averaged(one: One, strengths: Sequence[float] = (1.0,)) -> Method:
+    """A method that averages its scores over networks, for every ridge strength, so that the best can be chosen.
 
-    def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
-        total, seconds = np.zeros(()), 0.0
-        for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
-            began = clock(checkpoint.model)
-            scores, before, found = one(checkpoint)
-            seconds += clock(checkpoint.model) - began + before
-            total = total + scores
-            if done in counts:
-                yield done, Scored(total / done, seconds, influence=found if done == 1 else None)
-
-    return method
-
-
-def tuned(one: Callable[[Checkpoint, float], tuple[Scores, float, Influence | None]]) -> Method:
-    """The same for every ridge strength; all are yielded, so that the best can be chosen. Seconds are those of the default."""
+    Seconds are those of the default strength; `counts` says after how many networks it is reported.
+    """
 
     def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
-        totals: dict[float, Any] = dict.fromkeys(STRENGTHS, 0.0)
+        totals: dict[float, Any] = dict.fromkeys(strengths, 0.0)
         first: dict[float, Influence | None] = {}
         seconds = 0.0
         for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
-            for times in STRENGTHS:
+            for times in strengths:
                 began = clock(checkpoint.model)
                 scores, before, found = one(checkpoint, times)
                 seconds += (clock(checkpoint.model) - began + before) * (times == 1.0)
@@ -109,19 +104,42 @@ def tuned(one: Callable[[Checkpoint, float], tuple[Scores, float, Influence | No
                 first.setdefault(times, found)
             if done in counts:
                 for times, total in totals.items():
-                    exact = first[times] if done == 1 else None
-                    yield done, Scored(total / done, seconds, f"{times:g} × the default strength", exact)
+                    variant = f"{times:g} × the default strength" if len(strengths) > 1 else ""
+                    yield done, Scored(total / done, seconds, variant, first[times] if done == 1 else None)
+
+    return method
+
+
+def tuned(one: One) -> Method:
+    return averaged(one, STRENGTHS)
+
+
+def doubted(one: Callable[[Checkpoint], tuple[dict[str, Scores], np.ndarray, float]]) -> Method:
+    """A method as TRAK: means over networks of some products and of `1 - p`, multiplied; all variants are yielded.
+
+    `one` gives the products by variant, `1 - p` of the training points, and the seconds of one variant.
+    """
+
+    def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
+        totals: dict[str, Any] = {}
+        doubt, seconds = np.zeros(()), 0.0
+        for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+            products, own, took = one(checkpoint)
+            totals = {variant: totals.get(variant, 0.0) + product for variant, product in products.items()}
+            doubt, seconds = doubt + own, seconds + took
+            if done in counts:
+                for variant, total in totals.items():
+                    yield done, Scored(total / done * (doubt / done), seconds, variant)
 
     return method
 
 
 def _leave_one_out(checkpoint: Checkpoint, targets: np.ndarray, times: float) -> tuple[Scores, float, Influence | None]:
     """Influence through ridge regression on the trace-NTK; its kernel's seconds count too."""
-    known = "trntk" in vars(checkpoint)
-    pair = checkpoint.trntk
+    pair, before = checkpoint.shared()
     alpha = times * float(pair.train.diagonal().double().mean())
     found = influence(pair.train, pair.test, targets, alpha=alpha, logits=checkpoint.logits)
-    return found.margins(checkpoint.y_test), pair.seconds if known else 0.0, found
+    return found.margins(checkpoint.y_test), before, found
 
 
 def loo_labels(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
@@ -150,12 +168,11 @@ def _gauss_newton(checkpoint: Checkpoint, pair: KernelPair, times: float = 1.0) 
 
 
 def gn_trntk(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
-    known = "trntk" in vars(checkpoint)
-    pair = checkpoint.trntk
-    return _gauss_newton(checkpoint, pair, times), pair.seconds if known else 0.0, None
+    pair, before = checkpoint.shared()
+    return _gauss_newton(checkpoint, pair, times), before, None
 
 
-def gn_entk(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+def gn_entk(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
     return _gauss_newton(checkpoint, checkpoint.kernel("entk")), 0.0, None
 
 
@@ -173,50 +190,44 @@ class Margin(nn.Module):
         return own - torch.where(chosen, -torch.inf, z).logsumexp(1, keepdim=True)
 
 
-def margin_kernel(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
-    """`κ(x, X) (K + λ I)⁻¹ (1 - p)`, κ the exact tangent kernel of the margins: what TRAK estimates by projection.
-
-    Means over networks as TRAK's: of the products and of `1 - p` apart. λ as the other ridge strengths, of the mean diagonal.
-    """
-    products: dict[float, Any] = dict.fromkeys(STRENGTHS, 0.0)
-    doubt, seconds = np.zeros(()), 0.0
-    for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+def _margin_products(checkpoint: Checkpoint) -> tuple[dict[str, Scores], np.ndarray, float]:
+    """`κ(x, X) (K + λ I)⁻¹`, κ the exact tangent kernel of the margins; λ as other ridge strengths, of the mean diagonal."""
+    began = clock(checkpoint.model)
+    train, test = ((part.x, part.y) for part in (checkpoint.task.train, checkpoint.task.test))
+    (pair,) = kernel_pairs({"trntk0": {}}, Margin(checkpoint.model), train, test, **checkpoint.kernel_options)
+    K, k = (gram.dense().detach().double() for gram in (pair.train, pair.test))
+    mean = K.diagonal().mean()
+    eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
+    seconds = clock(checkpoint.model) - began
+    products = {}
+    for times in STRENGTHS:
         began = clock(checkpoint.model)
-        train, test = ((part.x, part.y) for part in (checkpoint.task.train, checkpoint.task.test))
-        pair = next(
-            iter(kernel_pairs({"trntk0": {}}, Margin(checkpoint.model), train, test, **checkpoint.kernel_options))
-        )
-        K, k = (gram.dense().detach().double() for gram in (pair.train, pair.test))
-        mean = K.diagonal().mean()
-        eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
-        seconds += clock(checkpoint.model) - began
-        for times in STRENGTHS:
-            began = clock(checkpoint.model)
-            products[times] = products[times] + torch.linalg.solve(K + times * mean * eye, k.T).T.cpu().numpy()
-            seconds += (clock(checkpoint.model) - began) * (times == 1.0)
-        logits = torch.from_numpy(checkpoint.train_logits)
-        doubt = doubt + (1 - logits.softmax(1)[torch.arange(len(logits)), torch.from_numpy(checkpoint.y)]).numpy()
-        if done in counts:
-            for times, total in products.items():
-                yield done, Scored(total / done * (doubt / done), seconds, f"{times:g} × the default strength")
+        solved = torch.linalg.solve(K + times * mean * eye, k.T).T.cpu().numpy()
+        products[f"{times:g} × the default strength"] = solved
+        seconds += (clock(checkpoint.model) - began) * (times == 1.0)
+    p = torch.from_numpy(checkpoint.train_logits).softmax(1)
+    doubt = (1 - p[torch.arange(len(p)), torch.from_numpy(checkpoint.y)]).numpy()
+    return products, doubt, seconds
 
 
-def decomposition(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+margin_kernel = doubted(_margin_products)  # what TRAK estimates by projection
+
+
+def decomposition(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
     """What the logits of the X-ray's surrogate are made of, contracted to margins."""
-    known = "trntk" in vars(checkpoint)
-    pair = checkpoint.trntk
+    pair, before = checkpoint.shared()
     parts = attribute(fit_machine(pair, checkpoint.y, alpha=GLM_ALPHA, classes=checkpoint.task.classes), pair.test)
     directions = margin_directions(checkpoint.logits, checkpoint.y_test)
     kernel = pair.test.dense().detach().cpu().double().numpy()
-    return kernel * (directions @ parts.coef), pair.seconds if known else 0.0, None
+    return kernel * (directions @ parts.coef), before, None
 
 
-def similarity(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+def similarity(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
     """Input cosine, where the labels agree."""
     return input_cosine(checkpoint.task) * (checkpoint.y_test[:, None] == checkpoint.y[None]), 0.0, None
 
 
-def chance(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+def chance(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
     draw = numpy_generator(checkpoint.number, "random attribution")
     return draw.normal(size=(len(checkpoint.y_test), len(checkpoint.y))), 0.0, None
 
@@ -224,7 +235,7 @@ def chance(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
 def grad_dot(dim: int) -> Method:
     """The inner product of a test item's margin gradient with a training point's loss gradient, projected."""
 
-    def one(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+    def one(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
         found = trak.features(checkpoint.model, checkpoint.task.train, checkpoint.task.test, dim, checkpoint.number)
         return ((found.test.double() @ found.train.double().T) * found.doubt).cpu().numpy(), 0.0, None
 
@@ -232,35 +243,23 @@ def grad_dot(dim: int) -> Method:
 
 
 def trak_grid(dims: Sequence[int], dampings: Sequence[float]) -> Method:
-    """TRAK for every projection size and damping; yields all of them, so that the best can be chosen for it.
+    """TRAK for every projection size and damping: projected once, to the largest size, and cut.
 
-    Projected once, to the largest size, and cut; the seconds are those of one variant with the largest size.
+    Seconds are those of the last variant.
     """
 
-    def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
-        grid = [(dim, damping) for dim in dims for damping in dampings]
-        kernels: dict[tuple[int, float], Any] = dict.fromkeys(grid, 0.0)
-        doubt, seconds = np.zeros(()), 0.0
-        for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
-            began = clock(checkpoint.model)
-            found = trak.features(
-                checkpoint.model, checkpoint.task.train, checkpoint.task.test, max(dims), checkpoint.number
-            )
-            seconds += clock(checkpoint.model) - began
-            doubt = doubt + found.doubt.double().cpu().numpy()
-            for at, (dim, damping) in enumerate(grid):
-                began = time.perf_counter()
-                kernels[dim, damping] = kernels[dim, damping] + trak.whitened(found, dim, damping)
-                seconds += time.perf_counter() - began if at == len(grid) - 1 else 0.0
-            del found
-            if done in counts:
-                for dim, damping in grid:
-                    yield (
-                        done,
-                        Scored(kernels[dim, damping] / done * (doubt / done), seconds, f"k={dim}, λ={damping:g}"),
-                    )
+    def one(checkpoint: Checkpoint) -> tuple[dict[str, Scores], np.ndarray, float]:
+        task, began = checkpoint.task, clock(checkpoint.model)
+        found = trak.features(checkpoint.model, task.train, task.test, max(dims), checkpoint.number)
+        projected = clock(checkpoint.model) - began
+        products, seconds = {}, 0.0
+        for dim, damping in product(dims, dampings):
+            start = time.perf_counter()
+            products[f"k={dim}, λ={damping:g}"] = trak.whitened(found, dim, damping)
+            seconds = time.perf_counter() - start
+        return products, found.doubt.double().cpu().numpy(), projected + seconds
 
-    return method
+    return doubted(one)
 
 
 def methods(dims: Sequence[int], dampings: Sequence[float]) -> dict[str, Method]:

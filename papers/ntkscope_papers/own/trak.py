@@ -6,7 +6,7 @@ attributions are compared with where its package is not available. A test holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,10 +70,3 @@ def whitened(found: Features, dim: int | None, damping: float) -> Float64[np.nda
     core = train.T @ train
     core.diagonal().add_(damping * core.diagonal().mean() + 1e-12 * core.diagonal().mean())
     return (test @ torch.linalg.solve(core, train.T)).cpu().numpy()
-
-
-def combined(
-    kernels: Sequence[Float64[np.ndarray, "m n"]], doubts: Sequence[Float64[np.ndarray, " n"]]
-) -> Float64[np.ndarray, "m n"]:
-    """Of several networks: the mean of the whitened products times the mean of `1 - p`."""
-    return np.mean(kernels, axis=0) * np.mean(doubts, axis=0)

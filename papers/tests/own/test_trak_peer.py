@@ -49,7 +49,7 @@ def test_scores_of_a_network(peer: Any, tmp_path: Path) -> None:
 
     def ours(dim: int | None, seed: int = 0) -> np.ndarray:
         found = trak.features(model, train, test, dim, seed)
-        return trak.combined([trak.whitened(found, None, DAMPING)], [found.doubt.double().numpy()]).ravel()
+        return (trak.whitened(found, None, DAMPING) * found.doubt.double().numpy()).ravel()
 
     def theirs(dim: int) -> np.ndarray:
         size = float(trak.features(model, train, test, None, 0).train.double().square().sum()) / length
