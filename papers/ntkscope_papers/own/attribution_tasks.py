@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Part, Record, Split, UsageError
+from ntkscope.core import Part, Split
 from ntkscope.models._init import seeded
 from ntkscope.models.text import pool_tokens
+from ntkscope_papers.framework import Run
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.sentences import build_encoder, on, sentences
 
@@ -59,19 +60,18 @@ class Task:
     recipe: Recipe
 
 
-def task(name: str, record: Record, config: Any, *, device: torch.device, root: str | None, seed: int) -> Task:
-    """The task `name` at the sizes of `config`."""
-    if name not in RECIPES:
-        raise UsageError(f"got the task {name}; expected some of {', '.join(RECIPES)}")
-    recipe = RECIPES[name]
+def task(name: str, run: Run) -> Task:
+    """The task `name` at the sizes of the run's configuration."""
+    config: Any = run.experiment
+    recipe, device = RECIPES[name], run.device
     dataset = config.dataset or recipe.dataset
     text = name.startswith("minilm")
-    split = _features(record, config, device, root) if text else data.load(dataset, root=root, seed=0)
+    split = _features(run) if text else data.load(dataset, root=run.root, seed=0)
     if name.startswith("cnn") and dataset == "digits":  # two of its classes in CIFAR-2's place
         split = split.replace(train=split.train.take(split.train.y < 2), test=split.test.take(split.test.y < 2))
     classes = int(split.train.y.max()) + 1
-    points = chosen_points(split.train.y, config.points or recipe.points, seed)
-    items = chosen_points(split.test.y, config.items, seed)
+    points = chosen_points(split.train.y, config.points or recipe.points, run.seed)
+    items = chosen_points(split.test.y, config.items, run.seed)
     train, test = split.train.take(torch.from_numpy(points)), split.test.take(torch.from_numpy(items))
     how = {
         "optimizer": "adam",
@@ -130,25 +130,27 @@ class ResNet9(nn.Module):
         return self.readout(x.flatten(2).amax(2))
 
 
-def _features(record: Record, config: Any, device: torch.device, root: str | None) -> Split:
+def _features(run: Run) -> Split:
     """Sentences as the mean of a frozen encoder's token vectors, computed once and kept in the record."""
+    record = run.record
     names = [f"{kind}-{side}" for side in ("train", "test") for kind in ("features", "labels")]
     if not all(name in record.arrays for name in names):
-        for name, values in zip(names, _encoded(config, device, root), strict=True):
+        for name, values in zip(names, _encoded(run), strict=True):
             record.array(name, values)
     x, y, x_test, y_test = (torch.from_numpy(record.arrays[name].copy()) for name in names)
     return Split(Part(x, y), Part(x_test, y_test), classes=("unacceptable", "acceptable"), name="encoded sentences")
 
 
-def _encoded(config: Any, device: torch.device, root: str | None) -> Iterator[Tensor]:
+def _encoded(run: Run) -> Iterator[Tensor]:
     """Features and labels of the training sentences, then of the test sentences."""
+    config: Any = run.experiment
     dataset, encoder = ("made-up", "tiny") if config.dataset else ("cola", config.encoder)
-    split = sentences(dataset, encoder, root=root, train=None, test=None, length=6 if config.dataset else LENGTH)
-    model: Any = build_encoder(encoder, 0).to(device).eval()
+    split = sentences(dataset, encoder, root=run.root, train=None, test=None, length=6 if config.dataset else LENGTH)
+    model: Any = build_encoder(encoder, 0).to(run.device).eval()
     for part in (split.train, split.test):
         found = []
         for rows in torch.arange(len(part)).split(256):
-            x = on(part.take(rows).x, device)
+            x = on(part.take(rows).x, run.device)
             with torch.no_grad():
                 found.append(pool_tokens(model.encoder(**x)[0], x["attention_mask"], "mean").float().cpu())
         yield torch.cat(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from ntkscope.core import Part, Record
 from ntkscope.measures.log_odds import correct_class_log_odds
 from ntkscope.training import fit_ensemble
+from ntkscope_papers.framework import Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.own.attribution_tasks import Task
 
@@ -21,7 +22,7 @@ FIRST = 1_000  # seeds of retrained networks begin here: none is a checkpoint's
 
 
 def retrained_margins(
-    record: Record, name: str, task: Task, masks: Bool[np.ndarray, "s n"], repeats: int, together: int, progress: bool
+    run: Run, task: Task, name: str, masks: Bool[np.ndarray, "s n"], repeats: int, together: int
 ) -> Float64[np.ndarray, "s r m"]:
     """The margins of the test items of `repeats` networks trained on each subset; all subsets have one size.
 
@@ -30,21 +31,18 @@ def retrained_margins(
     runs = [(s, r) for s in range(len(masks)) for r in range(repeats)]
     chunks = [runs[start : start + together] for start in range(0, len(runs), together)]
     found = np.empty((len(masks), repeats, len(task.test)))
-    with record.stage(f"{task.name} {name}", total=len(chunks), progress="auto" if progress else False) as stage:
+    record, shown = run.record, "auto" if run.progress else False
+    with record.stage(f"{task.name} {name}", total=len(chunks), progress=shown) as stage:
         for at, chunk in enumerate(chunks):
             array, key = f"{task.name}-{name}-{at}", f"{task.name}/{name}/{at}"
-            once_with(record, key, [array], partial(_train, record, array, task, masks, chunk))
+            train = partial(_train, record, array, task, masks, chunk)
+            once(record, key, train)
+            if array not in record.arrays:  # it was lost
+                record.put(**{key: train()})
             for (s, r), margins in zip(chunk, record.arrays[array]):
                 found[s, r] = margins
             stage.advance(max(0, at + 1 - stage.done))
     return found
-
-
-def once_with(record: Record, key: str, arrays: Sequence[str], compute: Callable[[], Mapping[str, Any]]) -> None:
-    """`once` for a result that comes with arrays: where one of them was lost, it is computed again."""
-    if key in record.metrics and not all(name in record.arrays for name in arrays):
-        record.put(**{key: dict(compute())})
-    once(record, key, compute)
 
 
 def _train(

@@ -5,25 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Record, Snapshot, derive_seed
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Reading, claim, lacking
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
 from ntkscope_papers.shared.lenet_tasks import Tasks, tasks_of
 from ntkscope_papers.shared.networks import logits_of
 from ntkscope_papers.shared.paired_training import Recipe, one_hot, train_members
 from ntkscope_papers.shared.tangent_solve import solve_tangent
 
-NAME = "tangent-or-last-layer"
 READ = {"readout": "readout solved anew", "tangent": "tangent solved"}
 TITLES = {"shifted": "shifted MNIST", "cifar10": "CIFAR-10"}
 NEAR = 1.0  # points
@@ -36,7 +33,7 @@ class TangentOrLastLayer(Experiment):
     `images` training images, `held` of them to choose the ridge by; `steps` of LSMR for every tangent.
     """
 
-    name = NAME
+    name = "tangent-or-last-layer"
 
     dataset: str = "mnist"
     colour: str = "cifar10"
@@ -64,25 +61,86 @@ class TangentOrLastLayer(Experiment):
         "steps": 5,
     }
 
-    def measure(self, run: Run) -> None:
+    def prepare(self, run: Run) -> Tasks:
         sizes: dict[str, Any] = {
-            "root": run.root,
             "train": self.images,
             "test": self.test_items,
             "enlarge": self.enlarge,
             "seed": run.seed,
         }
         known = {"shifted": (self.dataset, True), "cifar10": (self.colour, False)}
-        tasks = tasks_of(known, **sizes)
-        found = [
-            Leg(f"{name}/x{width}", partial(compared, self, tasks, name, width, run.seed, run.device))
-            for width in self.widths
-            for name in known
-        ]
-        run_legs(run.record, found, self.legs, progress=run.progress)
+        return tasks_of(known, root=run.root, **sizes)
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @leg("{1}/x{0}", over=lambda self: product(self.widths, TITLES))
+    def compared(self, run: Run, width: int, name: str) -> dict[str, Any]:
+        """A network in training; at every measured epoch its own test accuracy, its readout's and its tangent's."""
+        task, own = run.data(name), derive_seed(run.seed, "tangent or last layer")
+        last = max(self.epochs)
+        items = torch.arange(len(task.train))
+        part, held = (
+            Part(p.x, p.y) for p in (task.train.take(items[self.held :]), task.fixed().take(items[: self.held]))
+        )
+        kept: dict[int, dict[str, Tensor]] = {}
+
+        def watch(snapshot: Snapshot, template: nn.Module, vectorised: bool) -> None:
+            kept[round(snapshot.epoch)] = {name: value[0].detach().clone() for name, value in snapshot.params.items()}
+
+        def build(s: int) -> nn.Module:
+            return task.lenet(width, task.classes, s)
+
+        made = train_members(
+            "network",
+            build,
+            one_hot(part, task.classes),
+            Recipe(last, self.lr, self.weight_decay),
+            [own],
+            augment=task.augment,
+            watch=watch,
+            moments=self.epochs,
+            device=run.device,
+        )
+        found: dict[str, Any] = {}
+        for epoch in self.epochs:
+            model = build(own).to(run.device)
+            model.load_state_dict(kept[epoch])
+            fixed = one_hot(task.fixed(epoch).take(items[self.held :]), task.classes).to(run.device)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NumericalWarning)  # a readout with nothing left to gain stays
+                readouts = {ridge: retrain_last_layer(model, fixed, ridge=ridge) for ridge in self.ridges}
+                tangents = {ridge: solve_tangent(model, fixed, self.steps, ridge)[0] for ridge in self.ridges}
+            found[str(epoch)] = {
+                "network": percent(model, task.test),
+                "readout": chosen(readouts, held, task.test),
+                "tangent": chosen(tangents, held, task.test),
+            }
+        return {"epochs": found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
+
+    @figure
+    def readings(self, record: Record) -> Figure:
+        """Test accuracies over training, a panel for each task and width."""
+        names = list(arrivals(record))
+        drawn, axes = drawing.canvas(max(1, -(-len(names) // 2)), 2, width=5.0)
+        for axis, name in zip(axes, names):
+            steps = record.metrics[name]["epochs"]
+            at = [int(e) for e in steps]
+            axis.plot(
+                at,
+                [s["network"] for s in steps.values()],
+                "o-",
+                color=drawing.COLOURS[0],
+                label="network",
+                markersize=4,
+            )
+            for i, (which, label) in enumerate(READ.items(), start=1):
+                values = [s[which]["test"] for s in steps.values()]
+                axis.plot(at, values, "s--", color=drawing.COLOURS[i], label=label, markersize=4)
+            axis.set_xscale("symlog", linthresh=1)
+            axis.set_xticks(at, [str(epoch) for epoch in at])
+            axis.tick_params(axis="x", which="minor", bottom=False)
+            drawing.label(axis, x="epoch", y="test accuracy, percent")
+            task, width = name.split("/x")
+            drawing.label(axis, title=f"{TITLES[task]}, ×{width}", legend=True)
+        return drawn
 
 
 def percent(model: nn.Module, part: Part) -> float:
@@ -95,56 +153,6 @@ def chosen(readings: Mapping[float, nn.Module], held: Part, test: Part) -> dict[
     every = {f"{ridge:g}": {"held": percent(m, held), "test": percent(m, test)} for ridge, m in readings.items()}
     best = max(every, key=lambda name: every[name]["held"])
     return {"ridge": float(best), "test": every[best]["test"], "ridges": every}
-
-
-def compared(
-    config: TangentOrLastLayer, tasks: Tasks, name: str, width: int, seed: int, device: torch.device
-) -> dict[str, Any]:
-    """A network in training; at every measured epoch its own test accuracy, its readout's and its tangent's."""
-    task = tasks(name)
-    own = derive_seed(seed, "tangent or last layer")
-    last = max(config.epochs)
-    items = torch.arange(len(task.train))
-    part, held = (
-        Part(p.x, p.y) for p in (task.train.take(items[config.held :]), task.fixed().take(items[: config.held]))
-    )
-    kept: dict[int, dict[str, Tensor]] = {}
-
-    def watch(snapshot: Snapshot, template: nn.Module, vectorised: bool) -> None:
-        kept[round(snapshot.epoch)] = {name: value[0].detach().clone() for name, value in snapshot.params.items()}
-
-    def build(s: int) -> nn.Module:
-        return task.lenet(width, task.classes, s)
-
-    made = train_members(
-        "network",
-        build,
-        one_hot(part, task.classes),
-        Recipe(last, config.lr, config.weight_decay),
-        [own],
-        augment=task.augment,
-        watch=watch,
-        moments=config.epochs,
-        device=device,
-    )
-    found: dict[str, Any] = {}
-    for epoch in config.epochs:
-        model = build(own).to(device)
-        model.load_state_dict(kept[epoch])
-        fixed = one_hot(task.fixed(epoch).take(items[config.held :]), task.classes).to(device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NumericalWarning)  # a readout with nothing left to gain stays
-            readouts = {ridge: retrain_last_layer(model, fixed, ridge=ridge) for ridge in config.ridges}
-            tangents = {ridge: solve_tangent(model, fixed, config.steps, ridge)[0] for ridge in config.ridges}
-        found[str(epoch)] = {
-            "network": percent(model, task.test),
-            "readout": chosen(readouts, held, task.test),
-            "tangent": chosen(tangents, held, task.test),
-        }
-    return {"epochs": found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
-
-
-# -- verdicts ---------------------------------------------------------------------------------------------------------
 
 
 def arrivals(record: Record) -> dict[str, dict[str, Any]]:
@@ -195,25 +203,3 @@ def _gaps(record: Record) -> str:
         rows = [f"{e}: {s['network']:g}/{s['readout']['test']:g}/{s['tangent']['test']:g}" for e, s in steps.items()]
         words.append(f"{name} network/readout/tangent at epoch {', '.join(rows)}")
     return "; ".join(words)
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """Test accuracies over training, a panel for each task and width."""
-    names = list(arrivals(record))
-    figure, axes = drawing.canvas(max(1, -(-len(names) // 2)), 2, width=5.0)
-    for axis, name in zip(axes, names):
-        steps = record.metrics[name]["epochs"]
-        at = [int(e) for e in steps]
-        axis.plot(
-            at, [s["network"] for s in steps.values()], "o-", color=drawing.COLOURS[0], label="network", markersize=4
-        )
-        for i, (which, label) in enumerate(READ.items(), start=1):
-            values = [s[which]["test"] for s in steps.values()]
-            axis.plot(at, values, "s--", color=drawing.COLOURS[i], label=label, markersize=4)
-        axis.set_xscale("symlog", linthresh=1)
-        axis.set_xticks(at, [str(epoch) for epoch in at])
-        axis.tick_params(axis="x", which="minor", bottom=False)
-        drawing.label(axis, x="epoch", y="test accuracy, percent")
-        task, width = name.split("/x")
-        drawing.label(axis, title=f"{TITLES[task]}, ×{width}", legend=True)
-    return {"readings": figure}
