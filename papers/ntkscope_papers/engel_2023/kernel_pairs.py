@@ -10,6 +10,7 @@ from torch import nn
 from ntkscope.core import UsageError
 from ntkscope.machines import KernelPair
 from ntkscope.machines import kernel_pairs as computed_pairs
+from ntkscope_papers.framework import Run
 
 SIX = ("trntk", "trntk0", "proj-trntk", "proj-pntk", "em", "ck")
 COSINE = "ck-cosine"  # the conjugate kernel as cosines, which the authors' code compares
@@ -73,15 +74,22 @@ def kernel_pairs(
         yield pair.scaled()
 
 
-def with_cosine(pairs: Iterable[KernelPair]) -> Iterator[KernelPair]:
-    """The pairs, and after the conjugate kernel the same as cosines; an input on which it vanishes keeps a row of zeros.
+def pairs_of(
+    config: Any, run: Run, names: Iterable[str], model: nn.Module, x_train: Any, x_test: Any, seed: int, **options: Any
+) -> Iterator[KernelPair]:
+    """`kernel_pairs` by the settings of an experiment, and after the conjugate kernel the same as cosines.
 
-    >>> import torch
-    >>> x = torch.eye(3)
-    >>> [pair.name for pair in with_cosine(kernel_pairs(["ck"], nn.Linear(3, 2), x, x[:1]))]
-    ['ck', 'ck-cosine']
+    An input on which it vanishes keeps a row of zeros.
     """
-    for pair in pairs:
+    options |= {
+        "dim": config.dim,
+        "sketch": config.sketch,
+        "precision": config.precision if run.device.type == "cuda" else "exact",
+        "memory": config.memory,
+        "seed": seed,
+        "progress": run.progress,
+    }
+    for pair in kernel_pairs(names, model, x_train, x_test, **options):
         yield pair
         if pair.name == "ck":
             yield pair.normalized(COSINE, zeros=True)

@@ -21,7 +21,7 @@ from ntkscope.explain import forensics
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope_papers.engel_2023 import table3_claims
-from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, kernel_pairs, with_cosine
+from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, pairs_of
 from ntkscope_papers.engel_2023.published_measure import (
     Compared,
     as_committed,
@@ -114,19 +114,8 @@ class Poisoning(Experiment):
         index = chosen_points(train.y, self.points, seed)
         part = train.take(torch.from_numpy(index))
         made_of = {"ck": ("ck", COSINE)}
-        pairs = kernel_pairs(
-            [k for k in self.kernels if any(f"{key}/{name}" not in record.metrics for name in made_of.get(k, (k,)))],
-            model,
-            part.x.to(run.device),
-            x_test.to(run.device),
-            dim=self.dim,
-            sketch=self.sketch,
-            precision=self.precision if run.device.type == "cuda" else "exact",
-            memory=self.memory,
-            seed=seed,
-            progress=run.progress,
-        )
-        for pair in with_cosine(pairs):
+        wanted = [k for k in self.kernels if any(f"{key}/{one}" not in record.metrics for one in made_of.get(k, (k,)))]
+        for pair in pairs_of(self, run, wanted, model, part.x.to(run.device), x_test.to(run.device), seed):
             one = Surrogate(pair, part.y.numpy(), self.alpha, seed)
             once(record, f"{key}/{pair.name}", partial(self.figures_of, one, logits, y, mask[index]))
         return {"kernels": list(self.kernels)}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ntkscope.core import Record, Split, UsageError
 from ntkscope.explain import attribute
 from ntkscope_papers.engel_2023 import similarity, table2_claims
-from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, kernel_pairs, with_cosine
+from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, pairs_of
 from ntkscope_papers.engel_2023.published_measure import Compared, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
@@ -157,19 +157,9 @@ class SurrogateKernels(Experiment):
         for points in sorted({self.points(k, s) for k in lacking}):
             index = chosen_points(split.train.y, points, seed)
             part = split.train.take(torch.from_numpy(index))
-            pairs = kernel_pairs(
-                [k for k in lacking if self.points(k, s) == points],
-                model,
-                part.x.to(run.device),
-                split.test.x.to(run.device),
-                dim=self.dim,
-                sketch=self.sketch,
-                precision=self.precision if run.device.type == "cuda" else "exact",
-                memory=self.memory,
-                seed=seed,
-                progress=run.progress,
-            )
-            for pair in with_cosine(pairs):
+            wanted = [k for k in lacking if self.points(k, s) == points]
+            x, x_test = part.x.to(run.device), split.test.x.to(run.device)
+            for pair in pairs_of(self, run, wanted, model, x, x_test, seed):
                 whole = Surrogate(pair, part.y.numpy(), self.alpha, seed)
                 few = whole.restricted(np.searchsorted(index, common))
                 self.measure_kernel(run, s, whole, few, compared, split.train.x[torch.from_numpy(common)])

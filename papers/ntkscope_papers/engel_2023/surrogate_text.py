@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from ntkscope.core import Record, Split
 from ntkscope.training.schedules import Triangular
-from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, kernel_pairs, with_cosine
+from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, TITLES, pairs_of
 from ntkscope_papers.engel_2023.published_measure import Compared, spreads, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
@@ -124,20 +124,11 @@ class SurrogateText(Experiment):
             own = logits_of(model, part.take(torch.from_numpy(few)).x, batch=128).numpy()
             return side_by_side(one.pair.take(few), y[few], own, compared, alpha=self.alpha)
 
-        pairs = kernel_pairs(
-            [k for k in self.kernels if any(f"{s}/{row}" not in record.metrics for row in (k, *MADE_OF.get(k, ())))],
-            model,
-            on(part.x, run.device),
-            on(split.test.x, run.device),
-            dim=self.dim,
-            sketch=self.sketch,
-            precision=self.precision if run.device.type == "cuda" else "exact",
-            memory=self.memory,
-            seed=seed,
-            layers=blocks_of(model),
-            progress=run.progress,
-        )
-        for pair in with_cosine(pairs):
+        wanted = [
+            k for k in self.kernels if any(f"{s}/{one}" not in record.metrics for one in (k, *MADE_OF.get(k, ())))
+        ]
+        x, x_test = (on(one.x, run.device) for one in (part, split.test))
+        for pair in pairs_of(self, run, wanted, model, x, x_test, seed, layers=blocks_of(model)):
             surrogate = Surrogate(pair, y, self.alpha, seed)
             once(record, f"{s}/{pair.name}", partial(row, surrogate))
             if pair.name == "trntk":

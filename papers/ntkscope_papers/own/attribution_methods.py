@@ -276,9 +276,3 @@ def methods(dims: Sequence[int], dampings: Sequence[float]) -> dict[str, Method]
         "random": averaged(chance),
         "trak": trak_grid(dims, dampings),
     }
-
-
-def release(device: torch.device) -> None:
-    """Give back what PyTorch keeps of the GPU's memory between methods."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -18,6 +18,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64
 from matplotlib.figure import Figure
 
@@ -32,7 +33,7 @@ from ntkscope.measures.datamodeling import (
     spearman,
 )
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.own.attribution_methods import Checkpoint, Scored, methods, release
+from ntkscope_papers.own.attribution_methods import Checkpoint, Scored, methods
 from ntkscope_papers.own.attribution_tasks import RECIPES, Task, task
 from ntkscope_papers.own.retraining import nearest_groups, reliability, retrained_margins
 from ntkscope_papers.shared.networks import trained
@@ -170,7 +171,7 @@ class AttributionQuality(Experiment):
                 "variant": scored.variant,
                 "removal": _removal(truth, scored, checkpoints[0]),
             }
-        release(run.device)
+        torch.cuda.empty_cache()
         return {"by checkpoints": found}
 
     @leg("{}/differences", over=lambda self: self.tasks)

@@ -14,7 +14,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import UsageError
 from ntkscope.machines import KernelPair
-from ntkscope_papers.engel_2023 import surrogate_kernels
+from ntkscope_papers.engel_2023 import kernel_pairs as pairs_module
 from ntkscope_papers.engel_2023.kernel_pairs import SIX, kernel_pairs
 from ntkscope_papers.engel_2023.surrogate_kernels import GROUPS, SurrogateKernels
 from ntkscope_papers.framework import Run
@@ -99,7 +99,7 @@ def watch(patched: pytest.MonkeyPatch, killed_at: str = "") -> list[str]:
                 raise KeyboardInterrupt
             yield pair
 
-    patched.setattr(surrogate_kernels, "kernel_pairs", pairs)
+    patched.setattr(pairs_module, "kernel_pairs", pairs)
     return asked
 
 
