@@ -158,9 +158,8 @@ class SurrogateSmall(Experiment):
         fits = stochastic_fits(pair, y, compared, self.sgd_alpha, range(self.sgd_seeds))
         found["stochastic"] = fits
         found["sgd"] = {key: (spread(fits, key) or {"mean": float("nan")})["mean"] for key in ("tau", "tad")}
-        if (
-            one.start is not None
-        ):  # the authors' scripts call class 1 by σ(f) ≥ ½ on one row, without subtracting the start
+        if one.start is not None:
+            # the authors' scripts call class 1 by σ(f) ≥ ½ on one row, without subtracting the start
             outputs = logits_of(one.model, split.test.x).numpy()[:, 0]
             found["accuracy of f alone"] = float(((outputs > 0) == (compared.y == 1)).mean())
         if s == 0:

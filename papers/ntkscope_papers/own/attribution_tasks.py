@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +55,22 @@ class Task:
     train: Part
     test: Part
     classes: int
-    build: Callable[[int], nn.Module]
     how: Mapping[str, Any]
     recipe: Recipe
+
+    def build(self, seed: int) -> nn.Module:
+        assert isinstance(self.train.x, Tensor)
+        shape = self.train.x.shape[1:]
+        large = shape[-1] >= 16
+        options: dict[str, Any] = {"classes": self.classes, "seed": seed}
+        if self.name.startswith("cnn"):
+            options |= {"in_channels": shape[0], "image_size": shape[-1], "channels": (16, 32, 64) if large else (8, 8)}
+            return models.build("small_cnn", **options)
+        if self.name.startswith("resnet9"):
+            with seeded(seed, "resnet9"):
+                return ResNet9(shape[0], self.classes, width=16 if large else 4)
+        width = 128 if self.name.startswith("mlp") else 64
+        return models.build("mlp", in_features=shape.numel(), widths=width, depth=2, **options)
 
 
 def task(name: str, run: Run) -> Task:
@@ -80,27 +93,7 @@ def task(name: str, run: Run) -> Task:
         "epochs": config.epochs or recipe.epochs,
         "weight_decay": 0.0,
     }
-    return Task(name, train.to(device), test.to(device), classes, _builder(name, train, classes), how, recipe)
-
-
-def _builder(name: str, train: Part, classes: int) -> Callable[[int], nn.Module]:
-    assert isinstance(train.x, Tensor)
-    shape = train.x.shape[1:]
-    size = shape.numel()
-
-    def build(seed: int) -> nn.Module:
-        if name.startswith("cnn"):
-            options = {"channels": (16, 32, 64) if shape[-1] >= 16 else (8, 8)}
-            return models.build(
-                "small_cnn", classes=classes, in_channels=shape[0], image_size=shape[-1], seed=seed, **options
-            )
-        if name.startswith("resnet9"):
-            with seeded(seed, "resnet9"):
-                return ResNet9(shape[0], classes, width=16 if shape[-1] >= 16 else 4)
-        width = 128 if name.startswith("mlp") else 64
-        return models.build("mlp", in_features=size, classes=classes, widths=width, depth=2, seed=seed)
-
-    return build
+    return Task(name, train.to(device), test.to(device), classes, how, recipe)
 
 
 class Block(nn.Sequential):
