@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -75,14 +75,14 @@ class Scored:
     """One attribution by the first networks: scores, the seconds they took, and where they are a group's the exact effect."""
 
     scores: Scores
-    seconds: float
+    seconds: float = 0.0
     variant: str = ""
     influence: Influence | None = None
 
 
 Method = Callable[[Sequence[Checkpoint], Sequence[int]], Iterator[tuple[int, Scored]]]
-# scores of one network at so many times the default ridge strength, seconds that the clock did not see, the exact effect
-One = Callable[[Checkpoint, float], tuple[Scores, float, Influence | None]]
+# of one network at so many times the default ridge strength; the seconds are those that the caller's clock did not see
+One = Callable[[Checkpoint, float], Scored]
 
 
 def averaged(one: One, strengths: Sequence[float] = (1.0,)) -> Method:
@@ -98,10 +98,10 @@ def averaged(one: One, strengths: Sequence[float] = (1.0,)) -> Method:
         for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
             for times in strengths:
                 began = clock(checkpoint.model)
-                scores, before, found = one(checkpoint, times)
-                seconds += (clock(checkpoint.model) - began + before) * (times == 1.0)
-                totals[times] = totals[times] + scores
-                first.setdefault(times, found)
+                scored = one(checkpoint, times)
+                seconds += (clock(checkpoint.model) - began + scored.seconds) * (times == 1.0)
+                totals[times] = totals[times] + scored.scores
+                first.setdefault(times, scored.influence)
             if done in counts:
                 for times, total in totals.items():
                     variant = f"{times:g} × the default strength" if len(strengths) > 1 else ""
@@ -134,20 +134,12 @@ def doubted(one: Callable[[Checkpoint], tuple[dict[str, Scores], np.ndarray, flo
     return method
 
 
-def _leave_one_out(checkpoint: Checkpoint, targets: np.ndarray, times: float) -> tuple[Scores, float, Influence | None]:
-    """Influence through ridge regression on the trace-NTK; its kernel's seconds count too."""
+def leave_one_out(targets: str, checkpoint: Checkpoint, times: float) -> Scored:
+    """Influence through ridge regression on the trace-NTK to "y" or "train_logits"; its kernel's seconds count too."""
     pair, before = checkpoint.shared()
     alpha = times * float(pair.train.diagonal().double().mean())
-    found = influence(pair.train, pair.test, targets, alpha=alpha, logits=checkpoint.logits)
-    return found.margins(checkpoint.y_test), before, found
-
-
-def loo_labels(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
-    return _leave_one_out(checkpoint, checkpoint.y, times)
-
-
-def loo_logits(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
-    return _leave_one_out(checkpoint, checkpoint.train_logits, times)
+    found = influence(pair.train, pair.test, getattr(checkpoint, targets), alpha=alpha, logits=checkpoint.logits)
+    return Scored(found.margins(checkpoint.y_test), before, influence=found)
 
 
 def _gauss_newton(checkpoint: Checkpoint, pair: KernelPair, times: float = 1.0) -> Scores:
@@ -167,13 +159,13 @@ def _gauss_newton(checkpoint: Checkpoint, pair: KernelPair, times: float = 1.0) 
     return found.margins(checkpoint.y_test)
 
 
-def gn_trntk(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+def gn_trntk(checkpoint: Checkpoint, times: float) -> Scored:
     pair, before = checkpoint.shared()
-    return _gauss_newton(checkpoint, pair, times), before, None
+    return Scored(_gauss_newton(checkpoint, pair, times), before)
 
 
-def gn_entk(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
-    return _gauss_newton(checkpoint, checkpoint.kernel("entk")), 0.0, None
+def gn_entk(checkpoint: Checkpoint, times: float) -> Scored:
+    return Scored(_gauss_newton(checkpoint, checkpoint.kernel("entk")))
 
 
 class Margin(nn.Module):
@@ -213,31 +205,31 @@ def _margin_products(checkpoint: Checkpoint) -> tuple[dict[str, Scores], np.ndar
 margin_kernel = doubted(_margin_products)  # what TRAK estimates by projection
 
 
-def decomposition(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+def decomposition(checkpoint: Checkpoint, times: float) -> Scored:
     """What the logits of the X-ray's surrogate are made of, contracted to margins."""
     pair, before = checkpoint.shared()
     parts = attribute(fit_machine(pair, checkpoint.y, alpha=GLM_ALPHA, classes=checkpoint.task.classes), pair.test)
     directions = margin_directions(checkpoint.logits, checkpoint.y_test)
     kernel = pair.test.dense().detach().cpu().double().numpy()
-    return kernel * (directions @ parts.coef), before, None
+    return Scored(kernel * (directions @ parts.coef), before)
 
 
-def similarity(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+def similarity(checkpoint: Checkpoint, times: float) -> Scored:
     """Input cosine, where the labels agree."""
-    return input_cosine(checkpoint.task) * (checkpoint.y_test[:, None] == checkpoint.y[None]), 0.0, None
+    return Scored(input_cosine(checkpoint.task) * (checkpoint.y_test[:, None] == checkpoint.y[None]))
 
 
-def chance(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+def chance(checkpoint: Checkpoint, times: float) -> Scored:
     draw = numpy_generator(checkpoint.number, "random attribution")
-    return draw.normal(size=(len(checkpoint.y_test), len(checkpoint.y))), 0.0, None
+    return Scored(draw.normal(size=(len(checkpoint.y_test), len(checkpoint.y))))
 
 
 def grad_dot(dim: int) -> Method:
     """The inner product of a test item's margin gradient with a training point's loss gradient, projected."""
 
-    def one(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+    def one(checkpoint: Checkpoint, times: float) -> Scored:
         found = trak.features(checkpoint.model, checkpoint.task.train, checkpoint.task.test, dim, checkpoint.number)
-        return ((found.test.double() @ found.train.double().T) * found.doubt).cpu().numpy(), 0.0, None
+        return Scored(((found.test.double() @ found.train.double().T) * found.doubt).cpu().numpy())
 
     return averaged(one)
 
@@ -265,8 +257,8 @@ def trak_grid(dims: Sequence[int], dampings: Sequence[float]) -> Method:
 def methods(dims: Sequence[int], dampings: Sequence[float]) -> dict[str, Method]:
     """All of them by name."""
     return {
-        "loo-trntk": tuned(loo_labels),
-        "loo-trntk-logits": tuned(loo_logits),
+        "loo-trntk": tuned(partial(leave_one_out, "y")),
+        "loo-trntk-logits": tuned(partial(leave_one_out, "train_logits")),
         "margin-kernel": margin_kernel,
         "gn-trntk": tuned(gn_trntk),
         "gn-entk": averaged(gn_entk),
