@@ -52,7 +52,6 @@ def draw_attributions(values: Float64[np.ndarray, "6 k c"]) -> Figure:
     ]  # fmt: skip
     box.bxp(stats, showmeans=True, meanline=True, showfliers=False)
     drawing.label(box, x="training class", y=f"attribution to output {chosen}")
-    assert isinstance(drawn, Figure)
     return drawn
 
 
@@ -69,5 +68,4 @@ def draw_nearest(shown: Mapping[str, np.ndarray]) -> Figure:
                 axis.imshow(image if image.shape[2] == 3 else image[:, :, 0], cmap="gray")
                 if c == 0:
                     axis.set_title(TITLES[kernel], fontsize=6)
-    assert isinstance(drawn, Figure)
     return drawn
