@@ -9,9 +9,8 @@ come in the order of the data, all of one class first; here, as everywhere else,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,69 +64,88 @@ RECIPES = {
 }
 
 
-def two_classes(config: Any, row: str, reading: str, root: str | None, seed: int) -> Split:
-    """The images of a row: a random sample of `train_items` in standard units, or what the authors took, in [0, 1]."""
-    if config.dataset is not None:
-        split = load_images(config.dataset, root=root, train=None, test=None)
-        train, test = (part.take(part.y < 2) for part in (split.train, split.test))
-        limited = train.take(range(min(config.train_items, len(train))))
-        return split.replace(train=limited, test=test.take(range(min(config.test_items or len(test), len(test)))))
-    if reading != "authors":
-        options: dict[str, Any] = {"max_train": config.train_items, "max_test": config.test_items}
-        return data.load(DATA[row], root=root, seed=seed, **options)
-    whole = data.load(DATA[row], root=root, normalise="unit")
-    tests = RECIPES[row].test_per_class if config.test_items is None else config.test_items // 2
-    return whole.replace(train=_first(whole.train, config.train_items // 2), test=_first(whole.test, tests))
+@dataclass(frozen=True)
+class Training:
+    """Data, networks and training of one row in one reading, by the settings of `config`."""
+
+    config: Any
+    row: str
+    reading: str
+
+    def images(self, root: str | None, seed: int) -> Split:
+        """A random sample of `train_items` in standard units, or what the authors took, in [0, 1]."""
+        config = self.config
+        if config.dataset is not None:
+            split = load_images(config.dataset, root=root, train=None, test=None)
+            train, test = (part.take(part.y < 2) for part in (split.train, split.test))
+            limited = train.take(range(min(config.train_items, len(train))))
+            return split.replace(train=limited, test=test.take(range(min(config.test_items or len(test), len(test)))))
+        if self.reading != "authors":
+            options: dict[str, Any] = {"max_train": config.train_items, "max_test": config.test_items}
+            return data.load(DATA[self.row], root=root, seed=seed, **options)
+        whole = data.load(DATA[self.row], root=root, normalise="unit")
+        tests = RECIPES[self.row].test_per_class if config.test_items is None else config.test_items // 2
+        return whole.replace(train=_first(whole.train, config.train_items // 2), test=_first(whole.test, tests))
+
+    def build(self, split: Split, seed: int) -> nn.Module:
+        """The untrained network."""
+        channels, size = split.train.x.shape[1:3]
+        inputs = channels * size * size
+        if self.row.startswith("mlp"):
+            if self.reading == "softmax":
+                return models.build("mlp", in_features=inputs, classes=2, widths=100, depth=2, seed=seed)
+            scales = {"sigma_w": [(inputs / 100) ** 0.5, 1, 1, 10], "sigma_b": [0.1, 0.1, 0.1, 1]}
+            options: dict[str, Any] = {"classes": 1, "widths": 100, "depth": 3, "ntk": True, "seed": seed, **scales}
+            return models.build("mlp", in_features=inputs, **options)
+        common: dict[str, Any] = {"in_channels": channels, "image_size": size, "seed": seed}
+        if self.reading == "softmax":
+            return models.build("small_cnn", classes=2, channels=self.config.channels, **common)
+        colour = self.row == "cnn-cifar2" if self.reading == "authors" else channels > 1
+        common |= {"pool": "max" if colour else "avg", "hidden": (128, 64), "ntk": True}
+        common |= {"convolutions": 2 if self.reading == "authors" and colour else 1}
+        return models.build("small_cnn", classes=1, channels=self.config.sigmoid_channels, **common)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The settings of training."""
+        config = self.config
+        if self.reading == "softmax":
+            return {"optimizer": "adam", "lr": 1e-3, "batch_size": config.batch, "epochs": config.epochs}
+        if self.reading == "sigmoid":
+            return {
+                "optimizer": "sgd",
+                "lr": config.sigmoid_lr,
+                "batch_size": config.sigmoid_batch,
+                "epochs": config.sigmoid_epochs,
+                "loss": squared_error_of_sigmoid,
+            }
+        recipe = RECIPES[self.row]
+        return {
+            "optimizer": recipe.optimizer,
+            "lr": recipe.lr,
+            "batch_size": recipe.batch,
+            "epochs": max(1, round(config.authors_share * recipe.epochs)),
+            "loss": recipe.loss,
+        }
+
+    @property
+    def centred(self) -> bool:
+        """Whether what is trained is the network minus its own start."""
+        return self.reading == "authors" and RECIPES[self.row].centred
+
+    @property
+    def threshold(self) -> float:
+        """The output above which class 1 is called."""
+        return RECIPES[self.row].threshold if self.reading == "authors" else 0.0
+
+    def part(self, split: Split, seed: int) -> Part:
+        """What the network of a seed is trained on."""
+        return with_start(split.train, self.build(split, seed).eval()) if self.centred else split.train
 
 
 def _first(part: Part, each: int) -> Part:
     """The first `each` items of class 0, then those of class 1."""
     return part.take(torch.cat([torch.nonzero(part.y == c)[:each, 0] for c in (0, 1)]))
-
-
-def build_small(config: Any, row: str, reading: str, split: Split, seed: int) -> nn.Module:
-    """The untrained network of a row."""
-    channels, size = split.train.x.shape[1:3]
-    inputs = channels * size * size
-    if row.startswith("mlp"):
-        if reading == "softmax":
-            return models.build("mlp", in_features=inputs, classes=2, widths=100, depth=2, seed=seed)
-        scales = {"sigma_w": [(inputs / 100) ** 0.5, 1, 1, 10], "sigma_b": [0.1, 0.1, 0.1, 1]}
-        return models.build("mlp", in_features=inputs, classes=1, widths=100, depth=3, ntk=True, seed=seed, **scales)
-    common: dict[str, Any] = {"in_channels": channels, "image_size": size, "seed": seed}
-    if reading == "softmax":
-        return models.build("small_cnn", classes=2, channels=config.channels, **common)
-    common |= {"convolutions": 2 if reading == "authors" and row == "cnn-cifar2" else 1}
-    common |= {"pool": "avg" if row != "cnn-cifar2" else "max"} if reading == "authors" else {}
-    common = {"pool": "avg" if channels == 1 else "max", **common}
-    return models.build("small_cnn", classes=1, channels=config.sigmoid_channels, hidden=(128, 64), ntk=True, **common)
-
-
-def how_small(config: Any, row: str, reading: str) -> dict[str, Any]:
-    """The settings of training."""
-    if reading == "softmax":
-        return {"optimizer": "adam", "lr": 1e-3, "batch_size": config.batch, "epochs": config.epochs}
-    if reading == "sigmoid":
-        return {
-            "optimizer": "sgd",
-            "lr": config.sigmoid_lr,
-            "batch_size": config.sigmoid_batch,
-            "epochs": config.sigmoid_epochs,
-            "loss": squared_error_of_sigmoid,
-        }
-    recipe = RECIPES[row]
-    return {
-        "optimizer": recipe.optimizer,
-        "lr": recipe.lr,
-        "batch_size": recipe.batch,
-        "epochs": max(1, round(config.authors_share * recipe.epochs)),
-        "loss": recipe.loss,
-    }
-
-
-def centred(row: str, reading: str) -> bool:
-    """Whether what is trained is the network minus its own start."""
-    return reading == "authors" and RECIPES[row].centred
 
 
 def with_start(part: Part, start: nn.Module) -> Part:
@@ -138,17 +156,6 @@ def with_start(part: Part, start: nn.Module) -> Part:
 def _outputs(model: nn.Module, x: Tensor, batch: int = 1000) -> Tensor:
     with torch.no_grad():
         return torch.cat([model(x[at : at + batch])[:, 0] for at in range(0, len(x), batch)]).float()
-
-
-def training_parts(
-    config: Any, row: str, reading: str, splits: Mapping[int, Split]
-) -> tuple[Callable[[int], nn.Module], list[Part]]:
-    """How the network of each seed is made, and what each of them is trained on."""
-    first = next(iter(splits.values()))
-    make: Callable[[int], nn.Module] = partial(build_small, config, row, reading, first)
-    if not centred(row, reading):
-        return make, [split.train for split in splits.values()]
-    return make, [with_start(split.train, make(seed).eval()) for seed, split in splits.items()]
 
 
 def class_logits(

@@ -36,16 +36,7 @@ from ntkscope_papers.engel_2023.kernel_pairs import kernel_pairs
 from ntkscope_papers.engel_2023.published_measure import Compared, floor_on_used, label_floor, spread, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.small_claims import OURS, ROWS, as_published, networks
-from ntkscope_papers.engel_2023.small_training import (
-    READINGS,
-    RECIPES,
-    build_small,
-    centred,
-    class_logits,
-    how_small,
-    training_parts,
-    two_classes,
-)
+from ntkscope_papers.engel_2023.small_training import READINGS, Training, class_logits
 from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
@@ -122,22 +113,23 @@ class SurrogateSmall(Experiment):
 
     def prepare(self, run: Run) -> Callable[[str, str, int], Split]:
         """The images of network s of a row and reading, the last ones held; those of the authors are the same for every s."""
-        read = lru_cache(1)(lambda row, reading, s: two_classes(self, row, reading, run.root, run.seed + s))
+        read = lru_cache(1)(lambda row, reading, s: Training(self, row, reading).images(run.root, run.seed + s))
         return lambda row, reading, s: read(row, reading, 0 if reading == "authors" else s)
 
     def trained(self, run: Run, row: str, reading: str, s: int) -> Ready:
         """Network s of a row, all of them trained if they are not yet."""
-        count, key = self.networks(reading), f"{row}/{reading}"
-        seeds = [run.seed + place for place in range(count)]
-        if not all(weights_file(run.record, f"{key}/{place}").exists() for place in range(count)):
-            splits = {seed: run.data(row, reading, place) for place, seed in enumerate(seeds)}
-            make, parts = training_parts(self, row, reading, splits)
-            how = how_small(self, row, reading)
-            trained_together(run.record, key, make, parts, how, seeds=seeds, device=run.device)
-        build = partial(build_small, self, row, reading, run.data(row, reading, s), seeds[s])
-        model = models.load_weights(build(), weights_file(run.record, f"{key}/{s}")).to(run.device).eval()
-        threshold = RECIPES[row].threshold if reading == "authors" else 0.0
-        return Ready(model, build().to(run.device).eval() if centred(row, reading) else None, threshold)
+        training, key = Training(self, row, reading), f"{row}/{reading}"
+        seeds = [run.seed + place for place in range(self.networks(reading))]
+        files = [weights_file(run.record, f"{key}/{place}") for place in range(len(seeds))]
+        if not all(file.exists() for file in files):
+            splits = [run.data(row, reading, place) for place in range(len(seeds))]
+            parts = [training.part(split, seed) for split, seed in zip(splits, seeds)]
+            build = partial(training.build, splits[0])
+            trained_together(run.record, key, build, parts, training.how, seeds=seeds, device=run.device)
+        split = run.data(row, reading, s)
+        model = models.load_weights(training.build(split, seeds[s]), files[s]).to(run.device).eval()
+        start = training.build(split, seeds[s]).to(run.device).eval() if training.centred else None
+        return Ready(model, start, training.threshold)
 
     def cases(self) -> Iterator[tuple[str, str, int]]:
         yield from (

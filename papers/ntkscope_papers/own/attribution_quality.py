@@ -101,13 +101,13 @@ class AttributionQuality(Experiment):
         @lru_cache(1)
         def subject(name: str) -> tuple[Truth, list[Checkpoint]]:
             one = task(name, run)
-            truth, checkpoints = self.truth(run, one), []
+            checkpoints = []
             for s in range(self.checkpoints):
                 seed = run.seed + s
                 build = partial(one.build, seed)
                 model = trained(run.record, f"{name}/{s}", build, one.train, one.how, device=run.device, seed=seed)
                 checkpoints.append(Checkpoint(one, model, s, {"memory": self.memory}))
-            return truth, checkpoints
+            return self.truth(run, one), checkpoints
 
         return subject
 
