@@ -212,11 +212,15 @@ def _overlap(networks: Networks) -> Reading:
     return networks.reading(_rounded(overlap) or None, best)
 
 
-@claim("surrogate-attribution-mean-in-iqr", "Figure 2", "always", ">= 0.95 of image, neuron, class triples", seeds=3)
-@over_networks
-def _inside(networks: Networks) -> Reading:
-    share = networks.looks().get("mean_in_iqr")
-    return networks.reading(share, share is not None and share >= 0.95)
+def share(look: str, least: float, networks: Networks) -> Reading:
+    """Whether a share of attributions is large enough."""
+    found = networks.looks().get(look)
+    return networks.reading(found, found is not None and found >= least)
+
+
+INSIDE = claim(
+    "surrogate-attribution-mean-in-iqr", "Figure 2", "always", ">= 0.95 of image, neuron, class triples", seeds=3
+)(over_networks(partial(share, "mean_in_iqr", 0.95)))
 
 
 @claim(
@@ -233,17 +237,13 @@ def _sparse(networks: Networks) -> Reading:
     return networks.reading(found or None, bool(found) and found["top5_share"] < 0.05 and found["participation"] > 0.1)
 
 
-@claim(
+CENTRED = claim(
     "surrogate-attribution-centred-by-class",
     "Section 4",
     "a neuron's own class adds most",
     ">= 90 % of images",
     seeds=3,
-)
-@over_networks
-def _centred(networks: Networks) -> Reading:
-    share = networks.looks().get("own_class_most")
-    return networks.reading(share, share is not None and share >= 0.9)
+)(over_networks(partial(share, "own_class_most", 0.9)))
 
 
 def above(look: str, one: str, other: str, networks: Networks) -> Reading:
