@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -41,7 +41,6 @@ HOURS = {"trntk": 389.0, "proj-trntk": 1.12, "proj-pntk": 7.4 / 60}  # ResNet-18
 # the least `faster` of a tail that still counts as exponential: at 80,000 residuals exponential ones lie within 0.15 of 0,
 # those of Student's t with 3 or 5 degrees of freedom between -0.4 and -0.9
 BENT = -0.3
-
 PROJECTED = ("proj-trntk", "proj-pntk")
 
 
@@ -109,17 +108,19 @@ class KernelCost(Experiment):
         split = load_images(self.dataset, root=run.root, train=self.train_items, test=10)
         return split, partial(build_network, self.model, split, width=self.width, seed=run.seed)
 
-    def prepare(self, run: Run) -> tuple[nn.Module, Tensor]:
-        """The trained network, and images."""
+    def prepare(self, run: Run) -> tuple[nn.Module, Tensor, Callable[[], Tensor]]:
+        """The trained network, as many images as a leg needs, and the exact kernel that projections are compared with."""
         split, build = self.subject(run)
         how = residual_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr, augment=self.augment)
         options: dict[str, Any] = {"device": run.device, "seed": run.seed, "progress": run.progress}
         model = trained(run.record, self.model, build, split.train, how, **options)
-        return model, split.train.x.to(run.device)
+        most = max(*self.points, self.dense_points, self.output_points, self.residual_points)
+        exact = cache(lambda: self.formed(run, "trntk", self.residual_points).double())
+        return model, split.train.x[:most].to(run.device), exact
 
     def formed(self, run: Run, name: str, items: int, **options: Any) -> Float[Tensor, "n n"]:
         """A kernel between the first `items` images."""
-        model, x = run.data
+        model, x, _ = run.data
         if name not in ("em", "ck"):
             options["precision"] = self.precision if run.device.type == "cuda" else "exact"
         return kernel(name, model, x[:items], memory=self.memory, **options).dense()
@@ -152,7 +153,7 @@ class KernelCost(Experiment):
     @leg("residual/{}", over=lambda self: self.dims)
     def residual(self, run: Run, dim: int) -> dict[str, float]:
         """Entries of a projected kernel minus those of the exact one."""
-        exact = self.formed(run, "trntk", self.residual_points).double()
+        exact = run.data[2]()
         projected = self.formed(run, "proj-trntk", self.residual_points, dim=dim, seed=run.seed).double()
         above = torch.triu_indices(len(projected), len(projected), 1, device=projected.device)
         values = (projected - exact)[above[0], above[1]].cpu().numpy()

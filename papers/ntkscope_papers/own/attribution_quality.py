@@ -93,7 +93,20 @@ class AttributionQuality(Experiment):
             unknown = [name for name in given if name not in all_of_them]
             if unknown:
                 raise UsageError(f"got {kind} {', '.join(unknown)}; expected some of {', '.join(all_of_them)}")
+        self.recover(run)
         super().measure(run)
+
+    def recover(self, run: Run) -> None:
+        """Recompute results whose arrays were lost: margins of retrained networks, and scores of methods."""
+        metrics, arrays = run.record.metrics, run.record.arrays
+        for name in self.tasks:
+            retrained = [key for key in metrics if key.startswith(f"{name}/") and key.count("/") == 2]
+            if any(key.replace("/", "-") not in arrays for key in retrained):
+                run.data(name)
+        for name, method in product(self.tasks, self.methods):
+            counts = metrics.get(f"{name}/{method}", {}).get("by checkpoints", {})
+            if any(f"lds-{name}-{method}-{count}" not in arrays for count in counts):
+                run.record.put(**{f"{name}/{method}": self.scores(run, name, method)})
 
     def prepare(self, run: Run) -> Callable[[str], tuple[Truth, list[Checkpoint]]]:
         """What retraining did on a task, and its networks trained on all points; the last task is held."""
@@ -101,13 +114,13 @@ class AttributionQuality(Experiment):
         @lru_cache(1)
         def subject(name: str) -> tuple[Truth, list[Checkpoint]]:
             one = task(name, run)
-            checkpoints = []
+            truth, checkpoints = self.truth(run, one), []
             for s in range(self.checkpoints):
                 seed = run.seed + s
                 build = partial(one.build, seed)
                 model = trained(run.record, f"{name}/{s}", build, one.train, one.how, device=run.device, seed=seed)
                 checkpoints.append(Checkpoint(one, model, s, {"memory": self.memory}))
-            return self.truth(run, one), checkpoints
+            return truth, checkpoints
 
         return subject
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,16 @@ class TestAttributionQuality(ExperimentContract):
         assert len(record.metrics["mlp-mnist/trak"]["by checkpoints"]["1"]["variants"]) == 4
         assert "group, together" in record.metrics["mlp-mnist/loo-trntk"]["by checkpoints"]["1"]["removal"]
 
+    def test_results_whose_arrays_were_lost_are_computed_again(self, record: ns.Record, tmp_path: Path) -> None:
+        before = ns.Record.open(record.folder)
+        shutil.copytree(record.folder, tmp_path / "run")
+        lost = ("mlp-mnist-halves-0", "lds-mlp-mnist-random-1")
+        for name in lost:
+            (tmp_path / "run" / f"{name}.npy").unlink()
+        again = self.run(tmp_path / "run")
+        for name in lost:
+            np.testing.assert_array_equal(again.arrays[name], before.arrays[name])
+
 
 @pytest.mark.guard
 @pytest.mark.parametrize("name", ["cnn-cifar2", "resnet9-cifar10"])
@@ -74,6 +85,8 @@ def test_margins_are_those_of_networks_trained_alone(tmp_path: Path) -> None:
     before = dict(run.record.metrics)
     assert np.array_equal(retrained_margins(run, one, "halves", masks, 2, 3), found)
     assert dict(run.record.metrics) == before  # nothing was trained again
+    run.record.discard("mlp-mnist-halves-0")
+    assert np.array_equal(retrained_margins(run, one, "halves", masks, 2, 3), found)
 
 
 def test_groups_are_of_the_class_of_their_item(tmp_path: Path) -> None:
