@@ -103,5 +103,6 @@ def log_odds_figure(name: str, record: Record, titles: Mapping[str, str], column
     for axis in axes[len(shown) :]:
         axis.set_axis_off()
     for axis, (key, title) in zip(axes, shown.items()):
-        drawing.scatter_log_odds(axis, *record.arrays[f"log-odds-{key}"], title)
+        surrogate, network = record.arrays[f"log-odds-{key}"]
+        drawing.scatter_log_odds(axis, surrogate, network, title)
     return {name: figure}

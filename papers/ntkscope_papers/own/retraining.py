@@ -31,8 +31,8 @@ def retrained_margins(
     runs = [(s, r) for s in range(len(masks)) for r in range(repeats)]
     chunks = [runs[start : start + together] for start in range(0, len(runs), together)]
     found = np.empty((len(masks), repeats, len(task.test)))
-    record, shown = run.record, "auto" if run.progress else False
-    with record.stage(f"{task.name} {name}", total=len(chunks), progress=shown) as stage:
+    record = run.record
+    with record.stage(f"{task.name} {name}", total=len(chunks), progress="auto" if run.progress else False) as stage:
         for at, chunk in enumerate(chunks):
             array, key = f"{task.name}-{name}-{at}", f"{task.name}/{name}/{at}"
             train = partial(_train, record, array, task, masks, chunk)
