@@ -8,19 +8,20 @@ intrinsic dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope import training
-from ntkscope.core import Claim, Record, Split
-from ntkscope.measures.collapse import Collapse, collapse
+from ntkscope.core import Record, Split
+from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import two_nn
 from ntkscope.tangent import activations
 from ntkscope.training.augment import CropFlip
@@ -29,31 +30,27 @@ from ntkscope.training.losses import CrossEntropy
 from ntkscope.training.schedules import LearningRateSteps
 from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Reading, lacking, verdicts
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs, showing
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
+from ntkscope_papers.framework.legs import showing
 from ntkscope_papers.framework.results import once, summary, under
 from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
 from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of
 
-NAME = "layer-collapse"
 NETWORK = probed("resnet18")
 LAST_BLOCK = NETWORK.layers[-1]
 READOUT_INPUT = "flatten"  # averaged over pixels: what the readout sees
 LAYERS = (*NETWORK.layers, READOUT_INPUT)
-
-NC4 = Published(
-    "probes-neural-collapse-nc4",
-    "Section 2",
-    "in collapsed layers the network decides by the nearest class centre, and items of a class vary little",
-    "at the end of training, at the last block: agreement with the nearest class centre on test items >= 0.97 in the mean over"
-    " seeds, and the smallest NC1 of all blocks in every network; without label smoothing",
-    seeds=3,
+MOMENT = "smoothing-{:g}/{}/{}"  # label smoothing, network, epoch
+PANELS = (
+    ("nc1", LAST_BLOCK, "NC1, last block"),
+    ("cdnv", LAST_BLOCK, "CDNV, last block"),
+    ("nc2_angles", READOUT_INPUT, "NC2 angles, readout's input"),
+    ("nc2_norms", READOUT_INPUT, "NC2 norms, readout's input"),
+    ("nc3", READOUT_INPUT, "NC3"),
+    ("nc4", LAST_BLOCK, "NC4 on test items, last block"),
 )
-PUBLISHED = {"nc4": NC4}
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class LayerCollapse(Experiment):
     `points`: training items whose activations are measured, `near` those whose dimension is estimated; `moments`: epochs.
     """
 
-    name = NAME
+    name = "layer-collapse"
     free = ("seeds", "memory", "smoothings")
 
     dataset: str = "cifar10"
@@ -117,206 +114,160 @@ class LayerCollapse(Experiment):
             "epochs": self.epochs,
         }
 
-    def measure(self, run: Run) -> None:
-        split = images(self, NETWORK, run.root)
-        run_legs(run.record, legs(self, run.record, split, run.seed, run.device), self.legs, progress=run.progress)
+    def prepare(self, run: Run) -> Split:
+        return images(self, NETWORK, run.root)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+    @leg(MOMENT, over=lambda self: product(self.smoothings, range(self.seeds), self.moments))
+    def moment(self, run: Run, smoothing: float, s: int, epoch: int) -> dict[str, Any]:
+        """Trains the network, which measures all its moments that are missing; a killed run resumes from its checkpoint."""
+        split, record, seed = run.data, run.record, run.seed + s
+        store = Path(record.folder) / f"checkpoints-smoothing-{smoothing:g}-{s}"
+        per_epoch = len(split.train) // self.batch
+        keys = {each * per_epoch: MOMENT.format(smoothing, s, each) for each in self.moments}
+        missing = {step: key for step, key in keys.items() if key not in record.metrics}
+        kept = SnapshotStore(store).latest() if store.exists() else None
+        if kept is not None and missing and kept.step > next(iter(missing)):
+            SnapshotStore(store).discard()  # what is missing lies before it
+        model = build(self, split, seed).to(run.device)
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, {"nc4": _nc4}, self, record, difference)
+        def measure(step: int) -> None:
+            if step in missing:
+                once(record, missing[step], lambda: self.measured(run, model, seed))
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+        def watch(report: StepReport) -> None:
+            measure(report.step)
 
+        measure(0)
+        fast = {"autocast": "bfloat16", "channels_last": True} if run.device.type == "cuda" else {}
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            training.fit(
+                model,
+                split.train,
+                **self.how(smoothing),
+                **fast,
+                seed=seed,
+                device=run.device,
+                measure=False,
+                snapshots="final",
+                on_step=watch,
+                progress=showing(),
+                store=store,
+            ).final()
+        SnapshotStore(store).discard()
+        result = record.metrics[MOMENT.format(smoothing, s, epoch)]
+        return {name: value for name, value in result.items() if name != "seconds"}
 
-def case(smoothing: float) -> str:
-    """The name of the runs with this label smoothing."""
-    return f"smoothing-{smoothing:g}"
-
-
-def measured(config: LayerCollapse, model: nn.Module, split: Split, seed: int, device: torch.device) -> dict[str, Any]:
-    """The network at one moment: accuracies, and every layer's collapse and dimension."""
-    chosen = torch.from_numpy(chosen_points(split.train.y, config.points, seed))
-    part = split.train.take(chosen)
-    with evaluating(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        seen = {"train": logits_of(model, part.x), "test": logits_of(model, split.test.x)}
-        rows, others = (activations(model, x.to(device), LAYERS, memory=config.memory) for x in (part.x, split.test.x))
-        layers = {
-            name: at_layer(config, model, name, (rows[name], others[name]), part.y, seen["test"].argmax(1))
-            for name in LAYERS
+    def measured(self, run: Run, model: nn.Module, seed: int) -> dict[str, Any]:
+        """The network at one moment: accuracies, and every layer's collapse and dimension."""
+        split = run.data
+        part = split.train.take(torch.from_numpy(chosen_points(split.train.y, self.points, seed)))
+        with evaluating(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            answers = {name: logits_of(model, of.x).argmax(1) for name, of in (("train", part), ("test", split.test))}
+            rows, others = (
+                activations(model, x.to(run.device), LAYERS, memory=self.memory) for x in (part.x, split.test.x)
+            )
+            layers = {
+                name: self.at_layer(model, name, (rows[name], others[name]), part.y, answers["test"]) for name in LAYERS
+            }
+        right = {
+            "train": float((answers["train"] == part.y).double().mean()),
+            "test": float((answers["test"] == split.test.y).double().mean()),
         }
-    right = {
-        "train": float((seen["train"].argmax(1) == part.y).double().mean()),
-        "test": float((seen["test"].argmax(1) == split.test.y).double().mean()),
-    }
-    return {"accuracy": right, "layers": layers}
+        return {"accuracy": right, "layers": layers}
 
+    def at_layer(
+        self, model: nn.Module, layer: str, features: tuple[Any, Any], y: Tensor, decisions: Tensor
+    ) -> dict[str, Any]:
+        """One layer's `features` of training and test items: collapse of the first with labels `y`, decisions for the others,
+        and the dimension of the first."""
+        rows, others = features
+        readout = model.get_submodule("fc").weight if layer == READOUT_INPUT else None
+        found = collapse(rows, y, readout=readout, decisions=decisions, at=others)
+        near = two_nn(rows[: self.near], halvings=2)
+        return {
+            **{name: None if value is None else digits(value, 6) for name, value in asdict(found).items()},
+            "dimension": digits(near.dimension, 5),
+            "dimension error": digits(near.error, 3),
+            "dimension of halves": [[one.items, digits(one.dimension, 5)] for one in near.curve],
+            "duplicates": near.duplicates,
+        }
 
-def at_layer(
-    config: LayerCollapse,
-    model: nn.Module,
-    layer: str,
-    features: tuple[Any, Any],
-    y: Tensor,
-    decisions: Tensor,
-) -> dict[str, Any]:
-    """One layer's `features` of training and test items: collapse of the first with labels `y`, decisions for the others, and
-    the dimension of the first."""
-    rows, others = features
-    readout = model.get_submodule("fc").weight if layer == READOUT_INPUT else None
-    found: Collapse = collapse(rows, y, readout=readout, decisions=decisions, at=others)
-    near = two_nn(rows[: config.near], halvings=2)
-    return {
-        **{name: None if value is None else digits(value, 6) for name, value in asdict(found).items()},
-        "dimension": digits(near.dimension, 5),
-        "dimension error": digits(near.error, 3),
-        "dimension of halves": [[one.items, digits(one.dimension, 5)] for one in near.curve],
-        "duplicates": near.duplicates,
-    }
+    @claim(
+        "probes-neural-collapse-nc4",
+        "Section 2",
+        "in collapsed layers the network decides by the nearest class centre, and items of a class vary little",
+        "at the end of training, at the last block: agreement with the nearest class centre on test items >= 0.97 in the mean"
+        " over seeds, and the smallest NC1 of all blocks in every network; without label smoothing",
+        needs=lambda self: [MOMENT.format(0.0, s, max(self.moments)) for s in range(self.seeds)],
+        seeds=3,
+    )
+    def nc4(self, record: Record) -> Reading:
+        end = max(self.moments)
+        ends = [record.metrics[MOMENT.format(0.0, s, end)] for s in range(self.seeds)]
+        agreement = [1 - one["layers"][LAST_BLOCK]["nc4"] for one in ends]
+        profiles = [{layer: one["layers"][layer]["nc1"] for layer in NETWORK.layers} for one in ends]
+        smallest = [min(profile, key=profile.__getitem__) for profile in profiles]
+        shown = {
+            "agreement at the last block": [digits(value, 4) for value in agreement],
+            "agreement at the readout's input": [digits(1 - one["layers"][READOUT_INPUT]["nc4"], 4) for one in ends],
+            "smallest NC1 at": smallest,
+            "NC1": {layer: digits(float(np.mean([p[layer] for p in profiles])), 4) for layer in NETWORK.layers},
+            "test accuracy": [digits(one["accuracy"]["test"], 4) for one in ends],
+            "training accuracy": [digits(one["accuracy"]["train"], 4) for one in ends],
+        }
+        beside = MOMENT.format(0.1, 0, end)
+        if beside in record.metrics:
+            smooth = record.metrics[beside]["layers"][LAST_BLOCK]
+            shown["with label smoothing"] = {"agreement": digits(1 - smooth["nc4"], 4), "NC1": digits(smooth["nc1"], 4)}
+        holds = summary(agreement)["mean"] >= 0.97 and set(smallest) == {LAST_BLOCK}
+        return Reading(shown, holds, "the network is trained here", seeds=self.seeds)
 
-
-def moment_key(smoothing: float, s: int, epoch: int) -> str:
-    return f"{case(smoothing)}/{s}/{epoch}"
-
-
-def network(
-    config: LayerCollapse, record: Record, split: Split, smoothing: float, s: int, seed: int, device: torch.device
-) -> None:
-    """Train one network, measuring at every moment that the record lacks; a killed run resumes from its latest checkpoint."""
-    store = Path(record.folder) / f"checkpoints-{case(smoothing)}-{s}"
-    per_epoch = len(split.train) // config.batch
-    steps = {epoch * per_epoch: epoch for epoch in config.moments}
-    missing = [step for step, epoch in steps.items() if moment_key(smoothing, s, epoch) not in record.metrics]
-    kept = SnapshotStore(store).latest() if store.exists() else None
-    if kept is not None and missing and kept.step > missing[0]:
-        SnapshotStore(store).discard()  # what is missing lies before it
-    model = build(config, split, seed).to(device)
-
-    def measure(step: int) -> None:
-        if step in missing:
-            once(record, moment_key(smoothing, s, steps[step]), partial(measured, config, model, split, seed, device))
-
-    def watch(report: StepReport) -> None:
-        measure(report.step)
-
-    measure(0)
-    how = config.how(smoothing)
-    how |= {"autocast": "bfloat16", "channels_last": True} if device.type == "cuda" else {}
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        training.fit(
-            model,
-            split.train,
-            **how,
-            seed=seed,
-            device=device,
-            measure=False,
-            snapshots="final",
-            on_step=watch,
-            progress=showing(),
-            store=store,
-        ).final()
-    SnapshotStore(store).discard()
-
-
-def moment(
-    config: LayerCollapse, record: Record, split: Split, where: tuple[float, int, int], seed: int, device: torch.device
-) -> dict[str, Any]:
-    """The leg of one moment (smoothing, network, epoch): trains the network, which measures all moments that are missing."""
-    key = moment_key(*where)
-    network(config, record, split, *where[:2], seed, device)
-    return {name: value for name, value in record.metrics[key].items() if name != "seconds"}
-
-
-def legs(config: LayerCollapse, record: Record, split: Split, seed: int, device: torch.device) -> list[Leg]:
-    return [
-        Leg(
-            moment_key(smoothing, s, epoch),
-            partial(moment, config, record, split, (smoothing, s, epoch), seed + s, device),
-        )
-        for s in range(config.seeds)
-        for smoothing in config.smoothings
-        for epoch in config.moments
-    ]
+    @figure
+    def figures(self, record: Record) -> Mapping[str, Figure]:
+        """Every measure over epochs, and NC1 and dimension by layer at every measured epoch; a colour per label smoothing."""
+        runs = {
+            (smoothing, s): found
+            for smoothing in self.smoothings
+            for s in range(self.seeds)
+            if (found := moments(record, smoothing, s))
+        }
+        epochs, axes = drawing.canvas(2, 3, width=3.9, height=3.0)
+        for axis, (name, layer, title) in zip(axes, PANELS):
+            for (smoothing, s), found in runs.items():
+                at = [epoch for epoch, one in found.items() if one["layers"][layer][name] is not None]
+                colour = drawing.COLOURS[self.smoothings.index(smoothing) % len(drawing.COLOURS)]
+                label = f"label smoothing {smoothing:g}" if s == 0 else None
+                axis.plot(
+                    at,
+                    [found[epoch]["layers"][layer][name] for epoch in at],
+                    "o-",
+                    markersize=3,
+                    color=colour,
+                    label=label,
+                )
+            drawing.label(axis, title=title, x="epoch")
+            axis.set_xscale("symlog", linthresh=1)
+            if name not in ("nc3", "nc4"):
+                axis.set_yscale("log")
+        axes[0].legend()
+        shown = [smoothing for smoothing in self.smoothings if (smoothing, 0) in runs]
+        profiles, panels = drawing.canvas(2, max(1, len(shown)), width=5.0, height=3.2)
+        for row, (name, label) in enumerate((("nc1", "NC1"), ("dimension", "intrinsic dimension, two-NN"))):
+            for column, smoothing in enumerate(shown):
+                axis = panels[row * len(shown) + column]
+                found = runs[smoothing, 0]
+                for k, (epoch, one) in enumerate(found.items()):
+                    shade = str(0.85 - 0.85 * k / max(1, len(found) - 1))
+                    axis.plot(
+                        [one["layers"][layer][name] for layer in LAYERS], "o-", markersize=3, color=shade, label=epoch
+                    )
+                drawing.label(axis, title=f"label smoothing {smoothing:g}", y=label, log="y")
+                axis.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right", fontsize=7)
+        panels[0].legend(title="epoch", title_fontsize=7)
+        return {"epochs": epochs, "layers": profiles}
 
 
 def moments(record: Record, smoothing: float, s: int) -> dict[int, Mapping[str, Any]]:
     """What was measured of one network, by epoch."""
-    found = under(record, f"{case(smoothing)}/{s}/")
+    found = under(record, f"smoothing-{smoothing:g}/{s}/")
     return {int(epoch): found[epoch] for epoch in sorted(found, key=int)}
-
-
-def _nc4(config: LayerCollapse, record: Record) -> Reading:
-    keys = [moment_key(0.0, s, max(config.moments)) for s in range(config.seeds)]
-    missing = [key for key in keys if key not in record.metrics]
-    if missing or 0.0 not in config.smoothings:
-        return lacking(*(missing or keys))
-    ends = [moments(record, 0.0, s)[max(config.moments)] for s in range(config.seeds)]
-    agreement = [1 - end["layers"][LAST_BLOCK]["nc4"] for end in ends]
-    profiles = [{layer: end["layers"][layer]["nc1"] for layer in NETWORK.layers} for end in ends]
-    smallest = [min(profile, key=lambda layer, of=profile: of[layer]) for profile in profiles]  # type: ignore[misc]
-    shown = {
-        "agreement at the last block": [digits(value, 4) for value in agreement],
-        "agreement at the readout's input": [digits(1 - end["layers"][READOUT_INPUT]["nc4"], 4) for end in ends],
-        "smallest NC1 at": smallest,
-        "NC1": {layer: digits(float(np.mean([p[layer] for p in profiles])), 4) for layer in NETWORK.layers},
-        "test accuracy": [digits(end["accuracy"]["test"], 4) for end in ends],
-        "training accuracy": [digits(end["accuracy"]["train"], 4) for end in ends],
-    }
-    beside = moment_key(0.1, 0, max(config.moments))
-    if beside in record.metrics:
-        smooth = record.metrics[beside]["layers"][LAST_BLOCK]
-        shown["with label smoothing"] = {"agreement": digits(1 - smooth["nc4"], 4), "NC1": digits(smooth["nc1"], 4)}
-    holds = summary(agreement)["mean"] >= 0.97 and set(smallest) == {LAST_BLOCK}
-    return Reading(shown, holds, "the network is trained here", seeds=config.seeds)
-
-
-PANELS = (
-    ("nc1", LAST_BLOCK, "NC1, last block"),
-    ("cdnv", LAST_BLOCK, "CDNV, last block"),
-    ("nc2_angles", READOUT_INPUT, "NC2 angles, readout's input"),
-    ("nc2_norms", READOUT_INPUT, "NC2 norms, readout's input"),
-    ("nc3", READOUT_INPUT, "NC3"),
-    ("nc4", LAST_BLOCK, "NC4 on test items, last block"),
-)
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """Every measure over epochs, and NC1 and dimension by layer at every measured epoch; a colour per label smoothing."""
-    runs = {
-        (smoothing, s): found
-        for smoothing in record.config["smoothings"]
-        for s in range(record.config["seeds"])
-        if (found := moments(record, smoothing, s))
-    }
-    figure, axes = drawing.canvas(2, 3, width=3.9, height=3.0)
-    for axis, (name, layer, title) in zip(axes, PANELS):
-        for (smoothing, s), found in runs.items():
-            at = [epoch for epoch, one in found.items() if one["layers"][layer][name] is not None]
-            colour = drawing.COLOURS[list(record.config["smoothings"]).index(smoothing) % len(drawing.COLOURS)]
-            label = f"label smoothing {smoothing:g}" if s == 0 else None
-            axis.plot(
-                at, [found[epoch]["layers"][layer][name] for epoch in at], "o-", markersize=3, color=colour, label=label
-            )
-        drawing.label(axis, title=title, x="epoch")
-        axis.set_xscale("symlog", linthresh=1)
-        if name not in ("nc3", "nc4"):
-            axis.set_yscale("log")
-    axes[0].legend()
-    shown = [smoothing for smoothing in record.config["smoothings"] if (smoothing, 0) in runs]
-    profiles, panels = drawing.canvas(2, max(1, len(shown)), width=5.0, height=3.2)
-    for row, (name, label) in enumerate((("nc1", "NC1"), ("dimension", "intrinsic dimension, two-NN"))):
-        for column, smoothing in enumerate(shown):
-            axis = panels[row * len(shown) + column]
-            found = runs[smoothing, 0]
-            for k, (epoch, one) in enumerate(found.items()):
-                shade = str(0.85 - 0.85 * k / max(1, len(found) - 1))
-                axis.plot(
-                    [one["layers"][layer][name] for layer in LAYERS], "o-", markersize=3, color=shade, label=epoch
-                )
-            drawing.label(axis, title=f"label smoothing {smoothing:g}", y=label, log="y")
-            axis.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right", fontsize=7)
-    panels[0].legend(title="epoch", title_fontsize=7)
-    return {"epochs": figure, "layers": profiles}

@@ -12,7 +12,7 @@ from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.harlev_2023 import layer_collapse as experiment
-from ntkscope_papers.harlev_2023.layer_collapse import LayerCollapse, moment_key
+from ntkscope_papers.harlev_2023.layer_collapse import MOMENT, LayerCollapse
 
 JUDGED = EXPERIMENTS["layer-collapse"]
 
@@ -31,7 +31,7 @@ def made_up(folder: Path, nc4: float = 0.02, nc1_last: float = 0.1) -> Record:
         }
         layers[experiment.LAST_BLOCK] |= {"nc1": nc1_last, "nc4": nc4}
         found = {"seconds": 1.0, "accuracy": {"train": 1.0, "test": 0.9}, "layers": layers}
-        rows[moment_key(0.0, s, config.epochs)] = found
+        rows[MOMENT.format(0.0, s, config.epochs)] = found
     record = Record.create(folder, kind="experiment", name="layer-collapse")
     record.put(**rows)
     return record
