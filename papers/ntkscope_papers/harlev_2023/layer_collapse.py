@@ -115,7 +115,7 @@ class LayerCollapse(Experiment):
         }
 
     def prepare(self, run: Run) -> Split:
-        return images(self, NETWORK, run.root)
+        return images(self, False, run.root)
 
     @leg(MOMENT, over=lambda self: product(self.smoothings, range(self.seeds), self.moments))
     def moment(self, run: Run, smoothing: float, s: int, epoch: int) -> dict[str, Any]:

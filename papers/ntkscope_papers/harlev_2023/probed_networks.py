@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from ntkscope import models
-from ntkscope.core import Record, Split, UsageError
-from ntkscope_papers.shared.images import WIDENED, load_images, pretrained_file, residual_recipe
-from ntkscope_papers.shared.networks import trained
+from ntkscope.core import Split, UsageError
+from ntkscope_papers.shared.images import WIDENED, load_images
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,10 @@ def probed(name: str) -> Probed:
     return NETWORKS[name]
 
 
-def images(config: Any, network: Probed, root: str | None) -> Split:
-    """The images of `config`, normalised as the network's weights need it."""
+def images(config: Any, pretrained: bool, root: str | None) -> Split:
+    """The images of `config`, normalised as pretrained weights need it, where they are used."""
     how: dict[str, Any] = {"train": config.train_items, "test": config.test_items, "enlarge": config.enlarge}
-    how |= {"normalise": "imagenet"} if network.pretrained else {}
+    how |= {"normalise": "imagenet"} if pretrained else {}
     return load_images(config.dataset, root=root, **how)
 
 
@@ -66,15 +63,3 @@ def build(config: Any, split: Split, seed: int, name: str = "resnet18") -> nn.Mo
     options: dict[str, Any] = {"classes": len(split.classes), "in_channels": split.train.x.shape[1], "seed": seed}
     options |= {"width": config.width, "max_pool": True} if name in WIDENED else {}
     return models.build(name, **options)
-
-
-def ready(
-    config: Any, record: Record, network: Probed, split: Split, root: str | None, seed: int, device: torch.device
-) -> nn.Module:
-    """The network in evaluation mode: read from the data folder, or trained once and read from the record's folder."""
-    if network.pretrained:
-        model = models.load_weights(models.build(network.name), pretrained_file(network.name, root))
-        return model.to(device).eval()
-    how = residual_recipe(epochs=config.epochs, batch=config.batch, lr=config.lr, augment=config.augment)
-    make = partial(build, config, split, seed, network.name)
-    return trained(record, f"{network.name}-{seed}", make, split.train, how, device=device, seed=seed)

@@ -20,7 +20,7 @@ from ntkscope.measures.probes import grid, sweep
 from ntkscope.tangent import activations
 from ntkscope_papers.harlev_2023 import pca_probes as experiment
 from ntkscope_papers.harlev_2023.pca_probes import PcaProbes
-from ntkscope_papers.harlev_2023.probe_readings import array_name, key, of
+from ntkscope_papers.harlev_2023.probe_claims import RIGHT, complete
 from ntkscope_papers.harlev_2023.probed_networks import NETWORKS, build, probed
 
 READINGS = readings("pca-probes")
@@ -79,7 +79,7 @@ def good() -> dict[str, Any]:
     widths = (16384, 16384, 16384, 8192, 8192, 4096, 4096, 2048, 2048)
     rows: dict[str, Any] = {
         "identities": experiment.identities(),
-        key("resnet18", 0, "network"): {"train": 1.0, "test": 0.925, "items": {"train": 50000, "test": 10000}},
+        "resnet18/0/network": {"train": 1.0, "test": 0.925, "items": {"train": 50000, "test": 10000}},
     }
     for k, (layer, width) in enumerate(zip(LAYERS, widths)):
         dims = grid(width)
@@ -97,7 +97,7 @@ def good() -> dict[str, Any]:
             curves = dict.fromkeys(PROBES, rises(dims, level, 3 if k > 5 else 5))
             needs = dict.fromkeys(PROBES, 3 if k > 5 else 5)
         share = {d: min(1.0, 0.2 + 0.15 * (9 - k) / 9 + 0.1 * np.log10(d)) for d in dims}
-        rows[key("resnet18", 0, layer)] = {
+        rows[f"resnet18/0/{layer}"] = {
             "width": width,
             "components": width,
             "dims": dims,
@@ -121,10 +121,10 @@ def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None
     record = Record.create(folder, kind="experiment", name="pca-probes", config={"draws": 20})
     record.put(**rows)
     for layer in LAYERS if bits else ():
-        row = rows.get(key("resnet18", 0, layer))
+        row = rows.get(f"resnet18/0/{layer}")
         if row is not None:
             right = [[np.arange(10000) < 10000 * value for value in row["accuracy"][probe]] for probe in PROBES]
-            record.array(array_name("resnet18", 0, layer), np.packbits(np.array(right), axis=2))
+            record.array(RIGHT.format("resnet18", 0, layer), np.packbits(np.array(right), axis=2))
     return record
 
 
@@ -141,15 +141,15 @@ def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) 
 
 
 def _row(rows: dict[str, Any], layer: int) -> Any:
-    return rows[key("resnet18", 0, LAYERS[layer])]
+    return rows[f"resnet18/0/{LAYERS[layer]}"]
 
 
 def _accuracy(rows: dict[str, Any]) -> None:
-    rows[key("resnet18", 0, "network")]["test"] = 0.90
+    rows["resnet18/0/network"]["test"] = 0.90
 
 
 def _items(rows: dict[str, Any]) -> None:
-    rows[key("resnet18", 0, "network")]["items"] = {"train": 10000, "test": 10000}
+    rows["resnet18/0/network"]["items"] = {"train": 10000, "test": 10000}
 
 
 def _narrow(rows: dict[str, Any]) -> None:
@@ -242,8 +242,8 @@ def test_a_verdict_follows_what_was_measured(
 
 
 def test_a_missing_layer_names_the_command_that_makes_it(tmp_path: Path) -> None:
-    record = made_up(tmp_path / "run", lambda rows: rows.pop(key("resnet18", 0, "layer3.1")), bits=False)
-    assert of(record, "resnet18", 0) is None
+    record = made_up(tmp_path / "run", lambda rows: rows.pop("resnet18/0/layer3.1"), bits=False)
+    assert list(complete(CONFIG, record)) == []
     claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
     assert claims["probes-svm-best"].verdict == "not testable here"
     assert '"resnet18/0/layer3.1"' in claims["probes-svm-best"].note
