@@ -1,19 +1,28 @@
-"""Tables 5 and 6 and Figure 13b: what was published, and what a record of probes and fine-tunings says about it."""
+"""Tables 5 and 6 and Figure 13b: what was published, and what a record of probes and fine-tunings says about it.
+
+Two tests of a difference between methods from repeated splits. Published: Kolmogorov–Smirnov between all accuracies of one
+method and all of the other. It treats resamples of the same 359 tweets as independent, and compares accuracies on 59 tweets
+with accuracies on 359, whose spread differs whatever the method. Fair: both methods on the same held-out tweets of each
+shuffle, and the corrected resampled t-test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
+from ntkscope.measures.resampled import corrected_t_test
+from ntkscope_papers.framework import Reading, claim, lacking
+from ntkscope_papers.framework.claims import Read
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.qadeer_2023.networks import digits
-from ntkscope_papers.vargas_2023.resampled_tests import attainable, fair_test, neighbours, published_test
 
-NAME = "probe-vs-finetune"
 WHY = "MiniLM with six layers in place of GPT-2"
 TABLE_5: dict[str, dict[str, float]] = {
     "random": {"train %": 85.7, "sem": 0.27, "test %": 57.8, "test sem": 1.05},
@@ -28,16 +37,17 @@ TABLE_6: dict[str, dict[str, float]] = {
 }
 ON_M = ("probe", "random", "finetune", "lora")
 P_VALUE, SHUFFLES = 0.007, 50
+Runs = list[Mapping[str, Any]]
 
 
-def rows(config: Any, record: Record, name: str) -> list[Mapping[str, Any]]:
+def rows(config: Any, record: Record, name: str) -> Runs:
     """Every run of a method, in order; empty unless all are there."""
     count = config.p_runs if name.endswith("-on-p") else config.shuffles
     keys, metrics = [f"{name}/{s}" for s in range(count)], record.metrics
     return [metrics[key] for key in keys] if all(key in metrics for key in keys) else []
 
 
-def table(several: list[Mapping[str, Any]]) -> dict[str, Any]:
+def table(several: Runs) -> dict[str, Any]:
     """Mean and standard error of accuracies in percent, as the tables have them."""
     found = {where: summary(100 * row[where] for row in several) for where in ("train", "test")}
     return {
@@ -47,34 +57,61 @@ def table(several: list[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def mean(several: list[Mapping[str, Any]], where: str) -> float:
+def mean(several: Runs, where: str) -> float:
     return 100 * float(np.mean([row[where] for row in several]))
 
 
-def gap(several: list[Mapping[str, Any]]) -> float:
+def gap(several: Runs) -> float:
     return mean(several, "train") - mean(several, "test")
 
 
-def _accuracy(name: str, low: float, high: float) -> Read:
-    """A statement on the mean test accuracy of one method."""
+def of_runs(*names: str) -> Callable[[Callable[..., Reading]], Read]:
+    """Decorator: a reading that is also given the runs of these methods, of a record that has them all."""
 
-    def read(config: Any, record: Record) -> Reading:
-        several = rows(config, record, name)
-        if not several:
-            return lacking(name)
-        note = ""
-        if name.endswith("-on-p"):
-            note = f"epochs chosen: {', '.join(str(row['epoch']) for row in several)}; {_rate(several)}"
-            beside = rows(config, record, "probe-on-p")
-            if beside:
-                note += f"; a linear probe on the same tweets of P: {mean(beside, 'test'):.1f} % on M"
-        holds = low <= mean(several, "test") <= high
-        return Reading(table(several), holds, note, seeds=len(several))
+    def wrap(read: Callable[..., Reading]) -> Read:
+        def checked(config: Any, record: Record) -> Reading:
+            found = {name: rows(config, record, name) for name in names}
+            missing = [name for name, several in found.items() if not several]
+            return lacking(*missing) if missing else read(config, record, *found.values())
 
-    return read
+        return checked
+
+    return wrap
 
 
-def _rate(several: list[Mapping[str, Any]]) -> str:
+def _accuracy(name: str, config: Any, record: Record) -> Reading:
+    """A row of the tables: the mean test accuracy of one method."""
+    several = rows(config, record, name)
+    if not several:
+        return lacking(name)
+    note = ""
+    if name.endswith("-on-p"):
+        note = f"epochs chosen: {', '.join(str(row['epoch']) for row in several)}; {_rate(several)}"
+        beside = rows(config, record, "probe-on-p")
+        if beside:
+            note += f"; a linear probe on the same tweets of P: {mean(beside, 'test'):.1f} % on M"
+    low, high, _ = BANDS[name]
+    return Reading(table(several), low <= mean(several, "test") <= high, note, seeds=len(several))
+
+
+BANDS = {
+    "random": (50, 68, "mean test accuracy between 50 and 68 %"),
+    "probe": (78, 100, "mean test accuracy >= 78 % over 50 shuffles"),
+    "finetune-on-p": (76, 90, "mean accuracy on M between 76 and 90 %"),
+}
+ROWS = [
+    claim(id, source, row, BANDS[name][2], stand_in=WHY, seeds=seeds)(partial(_accuracy, name))
+    for id, source, name, row, seeds in (
+        ("conjugate-table5-random-lp", "Conjugate kernel, Table 5", "random", TABLE_5["random"], 50),
+        ("conjugate-table5-pretrained-lp", "Conjugate kernel, Table 5", "probe", TABLE_5["probe"], 50),
+        ("shift-table6-finetune-on-p", "Distribution shift, Table 6", "finetune-on-p", TABLE_6["finetune-on-p"], 5),
+        ("shift-table6-random-lp", "Distribution shift, Table 6", "random", TABLE_6["random"], 50),
+        ("shift-table6-pretrained-lp", "Distribution shift, Table 6", "probe", TABLE_6["probe"], 50),
+    )
+]
+
+
+def _rate(several: Runs) -> str:
     return f"learning rate {several[0]['lr']:g}, chosen on P"
 
 
@@ -86,10 +123,8 @@ def _rate(several: list[Mapping[str, Any]]) -> str:
     stand_in=WHY,
     seeds=50,
 )
-def _finetune(config: Any, record: Record) -> Reading:
-    tuned, probe = rows(config, record, "finetune"), rows(config, record, "probe")
-    if not tuned or not probe:
-        return lacking("finetune", "probe")
+@of_runs("finetune", "probe")
+def _finetune(config: Any, record: Record, tuned: Runs, probe: Runs) -> Reading:
     near = abs(mean(tuned, "test") - mean(probe, "test"))
     holds = mean(tuned, "train") >= 98 and near <= 6
     return Reading(table(tuned), holds, f"{near:.1f} points from the probe; {_rate(tuned)}", seeds=len(tuned))
@@ -103,10 +138,8 @@ def _finetune(config: Any, record: Record) -> Reading:
     stand_in=f"{WHY}; adapters without quantisation",
     seeds=50,
 )
-def _lora(config: Any, record: Record) -> Reading:
-    several = rows(config, record, "lora")
-    if not several:
-        return lacking("lora")
+@of_runs("lora")
+def _lora(config: Any, record: Record, several: Runs) -> Reading:
     return Reading(table(several), None, f"rank {config.rank}; {_rate(several)}", seeds=len(several))
 
 
@@ -121,10 +154,9 @@ def _lora(config: Any, record: Record) -> Reading:
     stand_in=WHY,
     seeds=50,
 )
-def _order(config: Any, record: Record) -> Reading:
-    found = {name: rows(config, record, name) for name in ON_M}
-    if not all(found.values()):
-        return lacking(*(name for name, several in found.items() if not several))
+@of_runs(*ON_M)
+def _order(config: Any, record: Record, *several_runs: Runs) -> Reading:
+    found = dict(zip(ON_M, several_runs))
     test = {name: mean(several, "test") for name, several in found.items()}
     gaps = {name: gap(several) for name, several in found.items()}
     holds = (
@@ -206,19 +238,16 @@ def flags(text: str) -> np.ndarray:
     return np.array([letter == "1" for letter in text])
 
 
-def paired_with_p(record: Record, probe: list[Mapping[str, Any]], tuned: list[Mapping[str, Any]]) -> list[float]:
+def paired_with_p(record: Record, probe: Runs, tuned: Runs) -> list[float]:
     """Probe minus fine-tuning on P, both on the held-out tweets of each shuffle; the networks trained on P take turns."""
-    held, on_p = ([flags(text) for text in several] for several in (_held(record), (row["right"] for row in tuned)))
+    held, on_p = (
+        [flags(text) for text in several]
+        for several in (record.metrics["splits"]["held out"], (row["right"] for row in tuned))
+    )
     return [float(flags(row["right"]).mean() - on_p[s % len(on_p)][held[s]].mean()) for s, row in enumerate(probe)]
 
 
-def _held(record: Record) -> list[str]:
-    """Which tweets of M each shuffle holds out."""
-    found: list[str] = record.metrics["splits"]["held out"]
-    return found
-
-
-def _sizes(record: Record, several: list[Mapping[str, Any]]) -> tuple[int, int]:
+def _sizes(record: Record, several: Runs) -> tuple[int, int]:
     """Items trained on and tested on in each shuffle."""
     test = len(several[0]["right"])
     return int(record.metrics["splits"]["M"]["items"]) - test, test
@@ -233,10 +262,8 @@ def _sizes(record: Record, several: list[Mapping[str, Any]]) -> tuple[int, int]:
     seeds=50,
     needs=["splits"],
 )
-def _matches(config: Any, record: Record) -> Reading:
-    probe, tuned = rows(config, record, "probe"), rows(config, record, "finetune-on-p")
-    if not probe or not tuned:
-        return lacking("probe", "finetune-on-p")
+@of_runs("probe", "finetune-on-p")
+def _matches(config: Any, record: Record, probe: Runs, tuned: Runs) -> Reading:
     difference = mean(probe, "test") - mean(tuned, "test")
     train, test = _sizes(record, probe)
     measured = {
@@ -258,11 +285,9 @@ def _matches(config: Any, record: Record) -> Reading:
     seeds=50,
     needs=["splits"],
 )
-def _ks(config: Any, record: Record) -> Reading:
+@of_runs("probe", "finetune-on-p")
+def _ks(config: Any, record: Record, probe: Runs, on_p: Runs) -> Reading:
     """The published test and a fair one, of the probe against fine-tuning on P, and against fine-tuning on M."""
-    probe, on_p = rows(config, record, "probe"), rows(config, record, "finetune-on-p")
-    if not probe or not on_p:
-        return lacking("probe", "finetune-on-p")
     train, test = _sizes(record, probe)
     accuracies = {"probe": [row["test"] for row in probe], "on P": [row["test"] for row in on_p]}
     measured: dict[str, Any] = {
@@ -315,43 +340,50 @@ def _tables(config: Any, record: Record) -> Reading:
     return Reading({"equal rows": same, "fine-tuning rows differ": apart}, all(same.values()) and apart, exact=True)
 
 
-RANDOM_LP = claim(
-    "conjugate-table5-random-lp",
-    "Conjugate kernel, Table 5",
-    TABLE_5["random"],
-    "mean test accuracy between 50 and 68 %",
-    stand_in=WHY,
-    seeds=50,
-)(_accuracy("random", 50, 68))
-PRETRAINED_LP = claim(
-    "conjugate-table5-pretrained-lp",
-    "Conjugate kernel, Table 5",
-    TABLE_5["probe"],
-    "mean test accuracy >= 78 % over 50 shuffles",
-    stand_in=WHY,
-    seeds=50,
-)(_accuracy("probe", 78, 100))
-FINETUNE_ON_P = claim(
-    "shift-table6-finetune-on-p",
-    "Distribution shift, Table 6",
-    TABLE_6["finetune-on-p"],
-    "mean accuracy on M between 76 and 90 %",
-    stand_in=WHY,
-    seeds=5,
-)(_accuracy("finetune-on-p", 76, 90))
-TABLE6_RANDOM = claim(
-    "shift-table6-random-lp",
-    "Distribution shift, Table 6",
-    TABLE_6["random"],
-    "mean test accuracy between 50 and 68 %",
-    stand_in=WHY,
-    seeds=50,
-)(_accuracy("random", 50, 68))
-TABLE6_PRETRAINED = claim(
-    "shift-table6-pretrained-lp",
-    "Distribution shift, Table 6",
-    TABLE_6["probe"],
-    "mean test accuracy >= 78 % over 50 shuffles",
-    stand_in=WHY,
-    seeds=50,
-)(_accuracy("probe", 78, 100))
+@cache
+def ladder(n: int) -> tuple[float, ...]:
+    """Every p that the exact two-sided test of n against n can have, from D = 1/n on; O(n²).
+
+    `P(D ≥ k/n) = 2 Σ_j (-1)^(j-1) C(2n, n - jk) / C(2n, n)`. Gnedenko and Korolyuk (1951).
+
+    >>> [round(p, 4) for p in ladder(3)]
+    [1.0, 0.6, 0.1]
+    """
+    whole = math.comb(2 * n, n)
+    found = []
+    for k in range(1, n + 1):
+        terms = ((-1) ** (j - 1) * math.comb(2 * n, n - j * k) for j in range(1, n // k + 1))
+        found.append(min(1.0, 2 * sum(terms) / whole))
+    return tuple(found)
+
+
+def attainable(n: int, p: float, decimals: int) -> bool:
+    """Whether n against n can have a p that is `p` when rounded.
+
+    >>> attainable(50, 0.007, 3), attainable(40, 0.007, 3), attainable(30, 0.007, 3)
+    (False, True, True)
+    """
+    return any(round(value, decimals) == p for value in ladder(n))
+
+
+def neighbours(n: int, p: float) -> tuple[float, float]:
+    """The two attainable values around `p`."""
+    values = ladder(n)
+    return max((v for v in values if v <= p), default=0.0), min((v for v in values if v > p), default=1.0)
+
+
+def published_test(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
+    """The Kolmogorov–Smirnov test as published."""
+    found = stats.ks_2samp(first, second, method="exact")
+    return {"D": digits(float(found.statistic), 4), "p": digits(float(found.pvalue), 3), "n": [len(first), len(second)]}
+
+
+def fair_test(differences: Sequence[float], train: int, test: int) -> dict[str, Any]:
+    """The corrected resampled t-test of paired differences, in points."""
+    found = corrected_t_test(100 * np.asarray(differences, dtype=np.float64), train=train, test=test)
+    return {
+        "points": digits(found.mean, 3),
+        "interval": [digits(found.low, 3), digits(found.high, 3)],
+        "p": found.p if math.isnan(found.p) else digits(found.p, 3),
+        "shuffles": found.n,
+    }

@@ -7,28 +7,38 @@ leaves learning rates open: those of fine-tuning and adapters are chosen on P, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 from ntkscope.core import Part, Record
 from ntkscope.training import adaptation
-from ntkscope_papers.framework.claims import claims_of
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.results import once
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework.results import once, summary, under
 from ntkscope_papers.shared.networks import logits_of
 from ntkscope_papers.vargas_2023 import adaptation_claims as claims
-from ntkscope_papers.vargas_2023.adaptation_figures import draw
+from ntkscope_papers.vargas_2023.adaptation_claims import TABLE_5, TABLE_6, paired_with_p
 from ntkscope_papers.vargas_2023.tweets import Tweets, balanced, classifier, manual_split, tweets
 
-METHODS = {"probe": "linear-probe", "random": "random-features", "finetune": "fine-tune", "lora": "lora"}
+ON_M = {"probe": "linear-probe", "random": "random-features", "finetune": "fine-tune", "lora": "lora"}
 ON_P = {"finetune-on-p": "fine-tune", "probe-on-p": "linear-probe"}
+METHODS = {**ON_M, **ON_P}
+SEARCHED = ("finetune", "lora", "finetune-on-p")  # methods whose learning rate is chosen
+TITLES = {
+    "probe": "probe on M",
+    "random": "random features on M",
+    "finetune": "fine-tuning on M",
+    "lora": "LoRA on M",
+    "finetune-on-p": "fine-tuning on P",
+    "probe-on-p": "probe on P",
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class ProbeVsFinetune(Experiment):
     `per_class`: tweets of M of each class to train on; `p_…`: of P, balanced; `rates`: learning rates to choose from.
     """
 
-    name = claims.NAME
+    name = "probe-vs-finetune"
     statements = claims_of(claims)
     free = ("p_runs",)
 
@@ -79,44 +89,193 @@ class ProbeVsFinetune(Experiment):
         "p_runs": 2,
     }
 
+    def prepare(self, run: Run) -> Tweets:
+        return tweets(self.dataset, self.encoder, root=run.root, length=self.length)
+
     def measure(self, run: Run) -> None:
-        found = tweets(self.dataset, self.encoder, root=run.root, length=self.length)
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            run_legs(run.record, legs(self, run.record, found, run.seed, run.device), self.legs, progress=run.progress)
+            super().measure(run)
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+    @leg("splits")
+    def splits(self, run: Run) -> dict[str, Any]:
+        """Sizes, classes and overlaps of every split, and which tweets of M each shuffle holds out."""
+        y, texts = run.data.manual.y, set(run.data.manual.extras["text"])
+        tests, sizes, shared = [], set(), 0
+        for s in range(self.shuffles):
+            train, test = manual_split(y, self.per_class, run.seed + s)
+            sizes.add(str([np.bincount(y[index].numpy(), minlength=2).tolist() for index in (train, test)]))
+            shared += len(np.intersect1d(train, test))
+            tests.append(written(np.isin(np.arange(len(y)), test)))
+        parts = [[set(part.extras["text"]) for part in self.processed(run, run.seed + s)] for s in range(self.p_runs)]
+        labels = [np.bincount(part.y.numpy(), minlength=2).tolist() for part in self.processed(run, run.seed)]
+        return {
+            "M": {"items": len(y), "train and test, negative and positive": sorted(sizes), "shared": shared},
+            "P": {
+                "train and validation, negative and positive": labels,
+                "shared texts": sum(len(train & held) for train, held in parts),
+                "texts shared with M": sum(len((train | held) & texts) for train, held in parts),
+            },
+            "held out": tests,
+        }
 
+    @leg("rates/{}", over=lambda self: SEARCHED)
+    def chosen_rate(self, run: Run, name: str) -> dict[str, Any]:
+        """The learning rate, chosen by the accuracy on other tweets of P; trained on as many of P as the method has later."""
+        if name in ON_P:
+            rates, epochs, batch, draws = self.p_rates, self.p_rate_epochs, self.p_batch, 1
+        else:
+            rates, epochs, batch, draws = self.rates, self.epochs, self.batch, self.rate_draws
+        scores = []
+        for lr in rates:
+            several = []
+            for seed in range(run.seed, run.seed + draws):
+                train, held = self.processed(run, seed, small=name not in ON_P)
+                model, _ = self.adapted(run, name, train, lr=lr, epochs=epochs, batch=batch, seed=seed)
+                several.append(float(right(model, held).mean()))
+            scores.append(float(np.mean(several)))
+        return {"rates": list(rates), "accuracy on P": scores, "chosen": rates[int(np.argmax(scores))]}
 
-def adapted(
-    config: ProbeVsFinetune,
-    how: str,
-    part: Part,
-    validation: Part | None,
-    *,
-    lr: float,
-    epochs: int,
-    batch: int,
-    seed: int,
-    device: torch.device,
-) -> tuple[nn.Module, int]:
-    """The encoder adapted by `how`, and the epoch whose weights it has."""
-    lean = [None if each is None else Part(each.x, each.y) for each in (part, validation)]
-    assert lean[0] is not None
-    found = adaptation(
-        classifier(config.encoder, config.pooling, seed),
-        lean[0],
-        method=how,
-        validation=lean[1],
-        std=config.std,
-        rank=config.rank,
-        lr=lr,
-        epochs=epochs,
-        batch_size=batch,
-        seed=seed,
-        device=device,
-    )
-    return found.model, found.epoch
+    @leg("{}/{}", over=lambda self: product(ON_M, range(self.shuffles)))
+    def on_manual(self, run: Run, name: str, s: int) -> dict[str, Any]:
+        """One shuffle of M: trained on 150 tweets of each class, tested on the others."""
+        manual, seed, lr = run.data.manual, run.seed + s, self.rate(run, name)
+        train, test = (manual.take(torch.from_numpy(i)) for i in manual_split(manual.y, self.per_class, seed))
+        model, _ = self.adapted(run, name, train, lr=lr, epochs=self.epochs, batch=self.batch, seed=seed)
+        answers = right(model, test)
+        return {
+            "train": float(right(model, train).mean()),
+            "test": float(answers.mean()),
+            "right": written(answers),
+            "lr": lr,
+        }
+
+    @leg("{}/{}", over=lambda self: product(ON_P, range(self.p_runs)))
+    def on_processed(self, run: Run, name: str, s: int) -> dict[str, Any]:
+        """Trained on P, the epoch chosen on other tweets of P, tested on all of M."""
+        seed, lr = run.seed + s, self.rate(run, name)
+        train, validation = self.processed(run, seed)
+        model, epoch = self.adapted(
+            run, name, train, validation, lr=lr, epochs=self.epochs, batch=self.p_batch, seed=seed
+        )
+        answers = right(model, run.data.manual)
+        return {
+            "train": float(right(model, train).mean()),
+            "validation": float(right(model, validation).mean()),
+            "test": float(answers.mean()),
+            "right": written(answers),
+            "epoch": epoch,
+            "lr": lr,
+        }
+
+    def rate(self, run: Run, name: str) -> float:
+        """A method's learning rate; one that is to be chosen and is missing is chosen now."""
+        if name not in SEARCHED:
+            return self.probe_lr
+        return float(once(run.record, f"rates/{name}", partial(self.chosen_rate, run, name))["chosen"])
+
+    def processed(self, run: Run, seed: int, small: bool = False) -> tuple[Part, Part]:
+        """Disjoint, balanced samples of P to train on and to choose the epoch on; `small`: as many as there are of M."""
+        counts = [self.per_class, self.p_validation // 4] if small else [self.p_train // 2, self.p_validation // 2]
+        P = run.data.processed
+        train, held = balanced(P.y, counts, seed, "rates" if small else "processed")
+        return P.take(torch.from_numpy(train)), P.take(torch.from_numpy(held))
+
+    def adapted(
+        self,
+        run: Run,
+        name: str,
+        part: Part,
+        validation: Part | None = None,
+        *,
+        lr: float,
+        epochs: int,
+        batch: int,
+        seed: int,
+    ) -> tuple[nn.Module, int]:
+        """The encoder adapted by the method `name`, and the epoch whose weights it has."""
+        found = adaptation(
+            classifier(self.encoder, self.pooling, seed),
+            Part(part.x, part.y),
+            method=METHODS[name],
+            validation=None if validation is None else Part(validation.x, validation.y),
+            std=self.std,
+            rank=self.rank,
+            lr=lr,
+            epochs=epochs,
+            batch_size=batch,
+            seed=seed,
+            device=run.device,
+        )
+        return found.model, found.epoch
+
+    @figure
+    def tables(self, record: Record) -> Figure:
+        """Accuracies beside those of Tables 5 and 6."""
+        found = runs(record)
+        drawn, axes = drawing.canvas(1, 2, width=4.8)
+        published = {**TABLE_5, "finetune-on-p": TABLE_6["finetune-on-p"]}
+        for axis, where, error in zip(axes, ("train", "test"), ("sem", "test sem")):
+            told = {name: summary(100 * row[where] for row in several) for name, several in found.items()}
+            values: Any = ([v["mean"] for v in told.values()], [v["sem"] for v in told.values()])
+            rows = [published.get(name) for name in told]
+            stated: Any = (
+                [None if row is None else row[f"{where} %"] for row in rows],
+                [0.0 if row is None else row[error] for row in rows],
+            )
+            series = {"measured, MiniLM": values, "published, GPT-2": stated}
+            drawing.compare_bars(axis, [TITLES[name] for name in told], series, label=f"{where} accuracy, %")
+            axis.set_ylim(40, 101)
+        return drawn
+
+    @figure
+    def figure13b(self, record: Record) -> Figure:
+        """One below the other, on one scale: six on top of each other cannot be told apart."""
+        found = runs(record)
+        drawn, axes = drawing.canvas(max(1, len(found)), 1, width=6.4, height=1.0)
+        edges = np.arange(39, 102, 2)
+        for i, (axis, (name, several)) in enumerate(zip(axes, found.items())):
+            values, colour = [100 * row["test"] for row in several], drawing.COLOURS[i % len(drawing.COLOURS)]
+            axis.hist(values, bins=edges, density=True, alpha=0.6, color=colour)
+            axis.axvline(float(np.mean(values)), color=colour, linewidth=1.5)
+            axis.set_title(
+                f"{TITLES[name]} ({len(values)}), mean {np.mean(values):.1f} %", fontsize=8, loc="left", pad=2
+            )
+            axis.set_xlim(edges[0], edges[-1])
+            axis.set_yticks([])
+            axis.tick_params(labelbottom=axis is axes[-1])
+        axes[-1].set_xlabel("accuracy on tweets of M that were not trained on, %")
+        return drawn
+
+    @figure
+    def tests(self, record: Record) -> Figure:
+        """Left: quantiles of two methods' accuracies, as the published test compares them; right: differences per shuffle."""
+        found = runs(record)
+        drawn, (left, right) = drawing.canvas(1, 2, width=4.4)
+        probe = found.get("probe", [])
+        pairs: dict[str, list[float]] = {}
+        for i, name in enumerate(("finetune", "finetune-on-p")):
+            several = found.get(name, [])
+            if not several or not probe:
+                continue
+            at = np.linspace(0, 1, min(len(probe), len(several)))
+            one, other = (np.quantile([100 * row["test"] for row in group], at) for group in (probe, several))
+            left.plot(other, one, "o", markersize=3, color=drawing.COLOURS[i], label=TITLES[name])
+            left.plot(other, other, color="#999999", linewidth=0.8)
+            if name == "finetune":
+                pairs[name] = [a["test"] - b["test"] for a, b in zip(probe, several)]
+            elif "splits" in record.metrics:
+                pairs[name] = paired_with_p(record, probe, several)
+        for i, (name, values) in enumerate(pairs.items()):
+            right.hist([100 * value for value in values], alpha=0.4, color=drawing.COLOURS[i], label=TITLES[name])
+        drawing.label(
+            left, x="accuracy of the other method, quantiles, %", y="accuracy of the probe on M, quantiles, %"
+        )
+        right.axvline(0, color="#999999", linewidth=0.8)
+        drawing.label(right, x="probe minus the other on the same tweets, points", y="shuffles")
+        for axis in (left, right):
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend()
+        return drawn
 
 
 def right(model: nn.Module, part: Part) -> np.ndarray:
@@ -134,150 +293,7 @@ def written(flags: np.ndarray) -> str:
     return "".join("1" if flag else "0" for flag in flags)
 
 
-def on_manual(
-    config: ProbeVsFinetune, found: Tweets, name: str, lr: Callable[[], float], seed: int, device: torch.device
-) -> dict[str, Any]:
-    """One shuffle of M: trained on 150 tweets of each class, tested on the others."""
-    train, test = (found.manual.take(torch.from_numpy(i)) for i in manual_split(found.manual.y, config.per_class, seed))
-    rate = lr()
-    model, _ = adapted(
-        config, METHODS[name], train, None, lr=rate, epochs=config.epochs, batch=config.batch, seed=seed, device=device
-    )
-    answers = right(model, test)
-    return {
-        "train": float(right(model, train).mean()),
-        "test": float(answers.mean()),
-        "right": written(answers),
-        "lr": rate,
-    }
-
-
-def on_processed(
-    config: ProbeVsFinetune, found: Tweets, name: str, lr: Callable[[], float], seed: int, device: torch.device
-) -> dict[str, Any]:
-    """Trained on P, the epoch chosen on other tweets of P, tested on all of M."""
-    train, validation = processed_parts(config, found, seed)
-    rate = lr()
-    model, epoch = adapted(
-        config,
-        ON_P[name],
-        train,
-        validation,
-        lr=rate,
-        epochs=config.epochs,
-        batch=config.p_batch,
-        seed=seed,
-        device=device,
-    )
-    answers = right(model, found.manual)
-    return {
-        "train": float(right(model, train).mean()),
-        "validation": float(right(model, validation).mean()),
-        "test": float(answers.mean()),
-        "right": written(answers),
-        "epoch": epoch,
-        "lr": rate,
-    }
-
-
-def processed_parts(config: ProbeVsFinetune, found: Tweets, seed: int) -> tuple[Part, Part]:
-    """Disjoint, balanced samples of P to train on and to choose the epoch on."""
-    counts = [config.p_train // 2, config.p_validation // 2]
-    train, validation = balanced(found.processed.y, counts, seed, "processed")
-    return tuple(found.processed.take(torch.from_numpy(index)) for index in (train, validation))  # type: ignore[return-value]
-
-
-def small_rate(config: ProbeVsFinetune, found: Tweets, how: str, seed: int, device: torch.device) -> dict[str, Any]:
-    """The learning rate for a training set of M's size, chosen on tweets of P: accuracy on others of P after the last epoch."""
-    scores = []
-    for rate in config.rates:
-        several = []
-        for k in range(config.rate_draws):
-            counts = [config.per_class, config.p_validation // 4]
-            index = balanced(found.processed.y, counts, seed + k, "rates")
-            train, held = (found.processed.take(torch.from_numpy(i)) for i in index)
-            model, _ = adapted(
-                config,
-                how,
-                train,
-                None,
-                lr=rate,
-                epochs=config.epochs,
-                batch=config.batch,
-                seed=seed + k,
-                device=device,
-            )
-            several.append(float(right(model, held).mean()))
-        scores.append(float(np.mean(several)))
-    return {"rates": list(config.rates), "accuracy on P": scores, "chosen": config.rates[int(np.argmax(scores))]}
-
-
-def large_rate(config: ProbeVsFinetune, found: Tweets, seed: int, device: torch.device) -> dict[str, Any]:
-    """The learning rate for fine-tuning on P, by the validation tweets after a few epochs."""
-    train, validation = processed_parts(config, found, seed)
-    scores = []
-    for rate in config.p_rates:
-        model, _ = adapted(
-            config,
-            "fine-tune",
-            train,
-            None,
-            lr=rate,
-            epochs=config.p_rate_epochs,
-            batch=config.p_batch,
-            seed=seed,
-            device=device,
-        )
-        scores.append(float(right(model, validation).mean()))
-    return {"rates": list(config.p_rates), "accuracy on P": scores, "chosen": config.p_rates[int(np.argmax(scores))]}
-
-
-def splits(config: ProbeVsFinetune, found: Tweets, seed: int) -> dict[str, Any]:
-    """Sizes, classes and overlaps of every split, and which tweets of M each shuffle holds out."""
-    tests, sizes, shared = [], set(), 0
-    for s in range(config.shuffles):
-        train, test = manual_split(found.manual.y, config.per_class, seed + s)
-        counts = [np.bincount(found.manual.y[index].numpy(), minlength=2).tolist() for index in (train, test)]
-        sizes.add(str(counts))
-        shared += len(np.intersect1d(train, test))
-        tests.append(written(np.isin(np.arange(len(found.manual)), test)))
-    parts = [
-        [set(part.extras["text"]) for part in processed_parts(config, found, seed + s)] for s in range(config.p_runs)
-    ]
-    labels = [np.bincount(part.y.numpy(), minlength=2).tolist() for part in processed_parts(config, found, seed)]
-    manual = set(found.manual.extras["text"])
-    return {
-        "M": {"items": len(found.manual), "train and test, negative and positive": sorted(sizes), "shared": shared},
-        "P": {
-            "train and validation, negative and positive": labels,
-            "shared texts": sum(len(train & held) for train, held in parts),
-            "texts shared with M": sum(len((train | held) & manual) for train, held in parts),
-        },
-        "held out": tests,
-    }
-
-
-def legs(config: ProbeVsFinetune, record: Record, found: Tweets, seed: int, device: torch.device) -> list[Leg]:
-    """Rates first; whoever needs one that is missing computes it."""
-    rates: dict[str, Leg] = {
-        name: Leg(f"rates/{name}", partial(small_rate, config, found, METHODS[name], seed, device))
-        for name in ("finetune", "lora")
-    }
-    rates["finetune-on-p"] = Leg("rates/finetune-on-p", partial(large_rate, config, found, seed, device))
-
-    def rate(name: str) -> float:
-        leg = rates.get(name)
-        return config.probe_lr if leg is None else float(once(record, leg.key, leg.compute)["chosen"])
-
-    made = [Leg("splits", partial(splits, config, found, seed)), *rates.values()]
-    for name in METHODS:
-        made += [
-            Leg(f"{name}/{s}", partial(on_manual, config, found, name, partial(rate, name), seed + s, device))
-            for s in range(config.shuffles)
-        ]
-    for name in ON_P:
-        made += [
-            Leg(f"{name}/{s}", partial(on_processed, config, found, name, partial(rate, name), seed + s, device))
-            for s in range(config.p_runs)
-        ]
-    return made
+def runs(record: Record) -> dict[str, list[Mapping[str, Any]]]:
+    """Those of every method in the record; methods that were not run are left out."""
+    found = {name: list(under(record, f"{name}/").values()) for name in TITLES}
+    return {name: several for name, several in found.items() if several}

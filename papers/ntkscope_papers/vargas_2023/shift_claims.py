@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Reading, claim, lacking
+from ntkscope_papers.framework import Reading, claim, lacking
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.qadeer_2023.networks import digits
 
-NAME = "sentiment-shift"
 WHY = "MiniLM with six layers in place of GPT-2"
 SOURCE = "Distribution shift"
 
@@ -62,11 +61,10 @@ def _last(config: Any, record: Record) -> Mapping[str, Any] | None:
     "the first two principal components separate P from M",
     "reported: area under the curve of a quadratic and a linear rule",
     stand_in=WHY,
+    needs=lambda config: [f"layer/{config.blocks}"],
 )
 def _two_pcs(config: Any, record: Record) -> Reading:
-    found = _last(config, record)
-    if found is None:
-        return lacking(f"layer/{config.blocks}")
+    found = record.metrics[f"layer/{config.blocks}"]["mean"]
     return Reading(
         {"quadratic rule": found["auc_pc12_qda"], "linear rule": found["auc_pc12"], "all dimensions": found["auc"]},
         None,

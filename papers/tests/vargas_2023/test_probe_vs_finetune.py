@@ -16,7 +16,6 @@ from ntkscope.core import Record, UsageError
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.vargas_2023 import adaptation_claims as claims
 from ntkscope_papers.vargas_2023 import probe_vs_finetune as experiment
-from ntkscope_papers.vargas_2023 import resampled_tests as tests
 from ntkscope_papers.vargas_2023 import tweets as _tweets
 from ntkscope_papers.vargas_2023.probe_vs_finetune import ProbeVsFinetune
 
@@ -52,7 +51,7 @@ def test_samples_are_balanced_and_disjoint() -> None:
 def test_every_attainable_p_is_that_of_the_exact_test() -> None:
     """Two samples of n whose distribution functions are k/n apart, for every k."""
     for n in (4, 9, 20):
-        for k, p in enumerate(tests.ladder(n), start=1):
+        for k, p in enumerate(claims.ladder(n), start=1):
             one = np.arange(n, dtype=float)
             other = np.arange(n) + k - 0.5  # k of the first sample lie below all of the second, and it stays so
             found = stats.ks_2samp(one, other, method="exact")
@@ -62,16 +61,16 @@ def test_every_attainable_p_is_that_of_the_exact_test() -> None:
 
 def test_the_published_p_is_unattainable_with_fifty_shuffles() -> None:
     """The erratum: 0.0058 and 0.0115 are the values around it; 40 against 40 would have 0.0068."""
-    assert [round(value, 4) for value in tests.neighbours(50, 0.007)] == [0.0058, 0.0115]
-    assert not tests.attainable(50, 0.007, 3)
-    assert tests.attainable(40, 0.007, 3)
+    assert [round(value, 4) for value in claims.neighbours(50, 0.007)] == [0.0058, 0.0115]
+    assert not claims.attainable(50, 0.007, 3)
+    assert claims.attainable(40, 0.007, 3)
 
 
 def test_a_spread_that_differs_with_the_test_set_alone_fools_the_published_test() -> None:
     """One classifier, right on 85 % of tweets, scored on 59 and on 359 of them: no difference, and yet a small p."""
     random = np.random.default_rng(0)
     found = [
-        tests.published_test(
+        claims.published_test(
             (random.binomial(59, 0.85, 50) / 59).tolist(), (random.binomial(359, 0.85, 50) / 359).tolist()
         )["p"]
         for _ in range(100)
@@ -123,7 +122,7 @@ def made_up(folder: Path, levels: dict[str, tuple[float, float]] | None = None, 
             }
     for key, change in changes.items():
         put[key] = {**put[key], **change}
-    record = Record.create(folder, kind="experiment", name=claims.NAME)
+    record = Record.create(folder, kind="experiment", name="probe-vs-finetune")
     record.put(**put)
     return record
 
@@ -178,7 +177,7 @@ def test_both_tests_of_the_difference_are_in_the_record(tmp_path: Path) -> None:
 
 
 def test_what_was_not_run_names_its_command(tmp_path: Path) -> None:
-    record = Record.create(tmp_path / "run", kind="experiment", name=claims.NAME)
+    record = Record.create(tmp_path / "run", kind="experiment", name="probe-vs-finetune")
     found = read(record)
     assert found["conjugate-table5-qlora"].verdict == "not testable here"
     assert 'legs=["lora"]' in found["conjugate-table5-qlora"].note

@@ -11,11 +11,9 @@ import torch
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.core import Record
+from ntkscope.core import Part, Record
 from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.vargas_2023 import sentiment_shift as experiment
-from ntkscope_papers.vargas_2023 import shift_claims as claims
-from ntkscope_papers.vargas_2023 import shift_legs as measure
+from ntkscope_papers.vargas_2023 import shift_measures as measure
 from ntkscope_papers.vargas_2023 import tweets as _tweets
 from ntkscope_papers.vargas_2023.sentiment_shift import SentimentShift
 from ntkscope_papers.vargas_2023.tweet_embeddings import hidden_states, pretrained, untrained
@@ -81,7 +79,7 @@ def test_the_filter_keeps_what_its_probe_confirms() -> None:
     P = random.normal(size=(600, 5)) + 1.5 * (2 * true[:, None] - 1) + 0.5
     wrong = random.random(600) < 0.33
     y_P = np.where(wrong, 1 - true, true)
-    found = measure.filtered(P, M, y_P, y_M, 0.6, 0, CPU)
+    found, _ = measure.filtered(P, M, y_P, y_M, 0.6, 0, CPU)
     assert found["kept that the probe agrees with"] > 0.95
     assert found["kept"] == 2 * int(0.6 * np.bincount(y_P).min())
     assert found["accuracy on M"]["filtered"] >= found["accuracy on M"]["as many at random"] - 0.02
@@ -108,11 +106,8 @@ def test_accepted_tweets_look_like_the_others_in_the_plane_alone() -> None:
 def test_handles_are_counted_by_class() -> None:
     part = _tweets.tweets("made-up", "tiny", root=None, length=6).processed.take(range(4))
     texts = ["@anna", "@tom", "@tom  hello", "good morning"]
-    both = experiment.Tweets(
-        type(part)(part.x, torch.tensor([0, 1, 1, 0]), {"text": texts}),
-        type(part)(part.x, torch.tensor([0, 1, 1, 1]), {"text": texts}),
-    )
-    found = measure.counts(both)
+    both = [Part(part.x, torch.tensor(labels), {"text": texts}) for labels in ([0, 1, 1, 0], [0, 1, 1, 1])]
+    found = measure.counts(*both)
     assert found["one handle and nothing else, negative and positive"] == [1, 1]
     assert found["inputs with both labels"] == 1
     assert found["for example"] == ["USERNAME"]
@@ -157,7 +152,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
     }
     for key, change in changes.items():
         rows[key] = {**rows[key], **change}
-    record = Record.create(folder, kind="experiment", name=claims.NAME)
+    record = Record.create(folder, kind="experiment", name="sentiment-shift")
     record.put(**rows)
     return record
 
@@ -218,7 +213,7 @@ def test_a_filter_that_changes_much_is_told(good: dict[str, Any], tmp_path: Path
 
 
 def test_what_was_not_run_names_its_command(tmp_path: Path) -> None:
-    record = Record.create(tmp_path / "run", kind="experiment", name=claims.NAME)
+    record = Record.create(tmp_path / "run", kind="experiment", name="sentiment-shift")
     found = {claim.id: claim for claim in JUDGED.judge(PAPER, record, "")}
     assert {claim.verdict for claim in found.values()} == {"not testable here"}
     assert 'legs=["filter"]' in found["shift-filter-downstream"].note

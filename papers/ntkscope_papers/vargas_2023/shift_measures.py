@@ -1,4 +1,4 @@
-"""What is measured of P and M: tests and areas under the curve, planes of principal components, two ways to filter P."""
+"""What is measured of P and M: areas under the curve, planes of principal components, two ways to filter P."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ntkscope.core import Record, numpy_generator
+from ntkscope.core import Part, Record, numpy_generator
 from ntkscope.explain.density_ratio import kernel_density_ratio
 from ntkscope.explain.pooled import Pooled, pool
-from ntkscope.explain.shift import SHIFT, Shift, shift
-from ntkscope.kernels import kernel
-from ntkscope_papers.shared.sentences import on
-from ntkscope_papers.vargas_2023.tweet_embeddings import Vectors, hidden_states
-from ntkscope_papers.vargas_2023.tweets import Tweets, balanced, classifier, handle_only, masked
+from ntkscope.explain.shift import Shift, shift
+from ntkscope_papers.vargas_2023.tweet_embeddings import Vectors
+from ntkscope_papers.vargas_2023.tweets import balanced, handle_only, masked
 
 STRENGTH = 0.1  # inverse penalty of every logistic regression on standardised vectors
-FOLDS = 5
 CLIP = 0.999  # of the density ratios: beyond this quantile a tweet is always kept
 ROWS = 2048  # of a matrix of distances at a time
 Labels = Int64[np.ndarray, " n"]
@@ -40,13 +35,12 @@ def seen(first: Vectors, second: Vectors, permutations: int, seed: int) -> dict[
     return told(shift(None, first, second, permutations=permutations, seed=seed))
 
 
-def counts(found: Tweets) -> dict[str, Any]:
+def counts(processed: Part, manual: Part) -> dict[str, Any]:
     """Sizes and classes, tweets that are one handle, and texts that occur with both labels once handles are masked."""
     sizes = {
-        name: np.bincount(part.y.numpy(), minlength=2).tolist()
-        for name, part in (("P", found.processed), ("M", found.manual))
+        name: np.bincount(part.y.numpy(), minlength=2).tolist() for name, part in (("P", processed), ("M", manual))
     }
-    texts, y = found.processed.extras["text"], found.processed.y.tolist()
+    texts, y = processed.extras["text"], processed.y.tolist()
     alone = [sum(handle_only(text) for text, label in zip(texts, y) if label == k) for k in (0, 1)]
     labels: dict[str, set[int]] = {}
     for text, label in zip(texts, y):
@@ -57,62 +51,6 @@ def counts(found: Tweets) -> dict[str, Any]:
         "one handle and nothing else, negative and positive": alone,
         "inputs with both labels": len(both),
         "for example": both[:5],
-    }
-
-
-def kernel_identity(encoder: str, found: Tweets, seed: int, device: torch.device) -> dict[str, float]:
-    """Scores on ten components from the doubly centred kernel and from the centred activations: the largest difference."""
-    (index,) = balanced(found.manual.y, [30], seed, "identity")
-    x = on(found.manual.take(torch.from_numpy(index)).x, device)
-    model = classifier(encoder, "mean", seed).double().to(device).eval()
-    gram = kernel("ck", model, x, bias=False, dtype=torch.float64).dense().double().cpu().numpy()
-    features = hidden_states(model.get_submodule("encoder"), x, layers=[-1])[-1, "mean"]
-    n = len(gram)
-    centring = np.eye(n) - 1 / n
-    values, vectors = np.linalg.eigh(centring @ gram @ centring)
-    top = slice(-1, -11, -1)
-    by_kernel = vectors[:, top] * np.sqrt(values[top])
-    U, s, _ = np.linalg.svd(features - features.mean(0), full_matrices=False)
-    by_activations = U[:, :10] * s[:10]
-    signs = np.sign((by_kernel * by_activations).sum(0))
-    return {"largest difference": float(np.abs(by_kernel * signs - by_activations).max() / s[0]), "items": n}
-
-
-def one_sided(pairs: int, permutations: int, seed: int) -> dict[str, Any]:
-    """Pairs that agree in the directions of large variance and differ in one of small variance, several times."""
-    plane, whole, areas = 0, 0, []
-    for world in range(pairs):
-        draw = numpy_generator(seed, "one-sided", str(world))
-        deviations = np.array([10.0, 7.0, *np.full(17, 1.0), 0.3])
-        a, b = (draw.normal(size=(300, 20)) * deviations for _ in range(2))
-        b[:, -1] += 0.3
-        turn = np.linalg.qr(draw.normal(size=(20, 20)))[0]
-        found = shift(None, a @ turn, b @ turn, tests=("c2st",), permutations=permutations, seed=seed)
-        inside = shift(None, found.plane[:300], found.plane[300:], permutations=permutations, seed=seed)
-        plane, whole = plane + (inside.verdict == SHIFT), whole + (found.verdict == SHIFT)
-        areas.append([found.effects["auc_pc12"][0], found.effects["auc"][0]])
-    means = np.mean(areas, axis=0)
-    return {
-        "pairs": pairs,
-        "found in PC1–2": plane,
-        "found by C2ST": whole,
-        "AUC in PC1–2, full": means.round(4).tolist(),
-    }
-
-
-def plane(first: Vectors, second: Vectors, record: Record, permutations: int, seed: int) -> dict[str, Any]:
-    """The first two components of both samples (kept for the figures), and what the first alone tells.
-
-    With twice as many rearrangements, so that p can be below 1e-3.
-    """
-    pooled = keep_plane(record, "plane", first, second)
-    line = pooled.components(1)
-    alone = shift(
-        None, line[: len(first)], line[len(first) :], tests=("ks",), permutations=2 * permutations + 1, seed=seed
-    )
-    return {
-        "first component": {"auc": told(alone)["auc"], "ks": told(alone)["ks"], "p": alone.p["ks"]},
-        "shares of variance": pooled.shares[:2].round(4).tolist(),
     }
 
 
@@ -127,19 +65,6 @@ def keep_plane(record: Record, name: str, first: Vectors, second: Vectors) -> Po
 
 def regression() -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=1000))
-
-
-def linear_separability(first: Vectors, second: Vectors, seed: int) -> dict[str, Any]:
-    """Balanced accuracy of a cross-validated logistic regression of P against M, and with the labels shuffled."""
-    X, y = np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)])
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-    draw = numpy_generator(seed, "shuffled samples")
-
-    def accuracy(labels: Labels) -> float:
-        return float(balanced_accuracy_score(labels, cross_val_predict(regression(), X, labels, cv=folds)))
-
-    shuffled = [accuracy(draw.permutation(y)) for _ in range(FOLDS)]
-    return {"balanced accuracy": accuracy(y), "labels shuffled": float(np.mean(shuffled)), "shuffles": shuffled}
 
 
 def energy_distance(a: Vectors, b: Vectors, device: torch.device) -> float:
@@ -179,12 +104,11 @@ def filtered(
     share: float,
     seed: int,
     device: torch.device,
-    record: Record | None = None,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """P filtered by a probe of one half of M, downstream accuracy on the other half; both halves take both parts.
 
-    The filter knows labels of M, so accuracies on the tweets it was made from would be too good. With a `record`, the planes of
-    P and of the filtered tweets are kept for its figures.
+    The filter knows labels of M, so accuracies on the tweets it was made from would be too good. Beside the results, P and the
+    filtered tweets on two components, for figures.
     """
     draw = numpy_generator(seed, "filter")
     scores = pool(P, M).components(2)
@@ -211,10 +135,8 @@ def filtered(
             }
         )
     means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-    if record is not None:
-        record.array("filter-before", plane_P.astype(np.float32))
-        record.array("filter-after", plane_P[kept].astype(np.float32))
-    return {
+    planes = {"before": plane_P.astype(np.float32), "after": plane_P[kept].astype(np.float32)}
+    results = {
         "kept": int(kept.sum()),
         "of": len(P),
         "kept that the probe agrees with": means["agree"],
@@ -224,6 +146,7 @@ def filtered(
             "in all dimensions": {"filtered": means["all"], "M": apart["all"]},
         },
     }
+    return results, planes
 
 
 def subsample(P: Vectors, M: Vectors, y_P: Labels, y_M: Labels, seed: int) -> dict[str, Any]:
