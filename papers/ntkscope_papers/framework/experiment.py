@@ -44,12 +44,15 @@ class Run:
 
 
 def leg(
-    key: str = "", *, over: Callable[[Any], Iterable[Any]] | None = None, optional: bool = False
+    key: str = "",
+    *,
+    over: Callable[[Any], Iterable[Any]] | None = None,
+    optional: bool | Callable[..., bool] = False,
 ) -> Callable[[F], F]:
     """Decorator: a method `(self, run, *case)` that measures one leg for each case of `over(self)`, stored under `key`.
 
     `key` is filled with the case: `@leg("width/{}/{}", over=lambda self: product(ENDS, self.widths))`; the method's name,
-    where it is left out. An `optional` one runs only if it is named.
+    where it is left out. An `optional` one runs only if it is named; a function of `(self, *case)` says which cases are.
     """
 
     def mark(method: F) -> F:
@@ -186,7 +189,8 @@ class Experiment:
                     key, over, optional = method.leg
                     for case in over(self):
                         several = case if isinstance(case, tuple) else (case,)
-                        found.append(Leg(key.format(*several), partial(method, self, run, *several), optional))
+                        named = optional(self, *several) if callable(optional) else optional
+                        found.append(Leg(key.format(*several), partial(method, self, run, *several), named))
         return found
 
     def measure(self, run: Run) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
-import torch
+from matplotlib.figure import Figure
 
 from ntkscope import data
-from ntkscope.core import Claim, Part, Record
-from ntkscope_papers.framework.claims import Published, verdicts
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs, unfinished
-from ntkscope_papers.samarin_2022.binary_claims import PUBLISHED, READINGS
-from ntkscope_papers.samarin_2022.binary_figures import draw
-from ntkscope_papers.samarin_2022.tangent_ridge import by_jacobian, make_system, ridge_path
-from ntkscope_papers.shared.lenet_tasks import Task, load_task
+from ntkscope.core import Part, Record
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework.legs import unfinished
+from ntkscope_papers.framework.results import under
+from ntkscope_papers.samarin_2022 import binary_claims as claims
+from ntkscope_papers.samarin_2022.tangent_ridge import by_jacobian, interpolating, make_system, ridge_path
+from ntkscope_papers.shared.lenet_tasks import Tasks, tasks_of
 from ntkscope_papers.shared.paired_training import KINDS, Recipe, train_members
 
-TASKS = {"standard": False, "shifted": True}
+TASKS = tuple(claims.TASK.values())
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,7 @@ class BinaryMnist(Experiment):
     """
 
     name = "binary-mnist"
+    statements = claims_of(claims)
     free = ("memory", "initialisations", "optional")
 
     dataset: str = "mnist"
@@ -70,99 +69,145 @@ class BinaryMnist(Experiment):
         "memory": "1GiB",
     }
 
-    def measure(self, run: Run) -> None:
-        tasks = {
-            name: load_task(
-                self.dataset,
-                shifted=shifted,
-                root=run.root,
-                train=self.train_items,
-                test=self.test_items,
-                enlarge=self.enlarge,
-                seed=run.seed,
+    def prepare(self, run: Run) -> Tasks:
+        known = {"standard": (self.dataset, False), "shifted": (self.dataset, True)}
+        sizes: dict[str, Any] = {"train": self.train_items, "test": self.test_items, "enlarge": self.enlarge}
+        return tasks_of(known, root=run.root, seed=run.seed, **sizes)
+
+    @leg(
+        "solver/{1}/x{0:g}/{2}",
+        over=lambda self: (
+            (width, name, s)
+            for width, name in product(self.solver_widths, TASKS)
+            for s in range(self.initialisations if width == 1 else 1)
+        ),
+    )
+    def solver(self, run: Run, width: float, name: str, s: int = 0) -> dict[str, Any]:
+        """Every digit against the rest at every ridge, of one network."""
+        ridges = self.ridges if width <= 1 or width not in self.solver_widths else self.wide_ridges
+        task = run.data(name)
+        model = task.lenet(width, 1, run.seed + s)
+        system = make_system(model, task.fixed(), task.test, device=run.device, memory=self.memory)
+        return ridge_path(system, ridges, task.classes)
+
+    @leg("fraction/{1}/x{0:g}", over=lambda self: product(self.fractions, TASKS))
+    def fraction(self, run: Run, width: float, name: str) -> dict[str, Any]:
+        """The same at widths around as many parameters as images."""
+        return self.solver(run, width, name)
+
+    @leg("jacobian/{}/x1", over=lambda self: TASKS)
+    def from_jacobian(self, run: Run, name: str) -> dict[str, Any]:
+        """The same at width 1 from the Jacobian."""
+        task = run.data(name)
+        model = task.lenet(1, 1, run.seed)
+        return by_jacobian(model, task.fixed(), task.test, self.jacobian_ridges, task.classes, device=run.device)
+
+    @leg(
+        "sgd/{1}/x{0}/{2}",
+        over=lambda self: product(dict.fromkeys((*self.sgd_widths, *self.optional)), TASKS, KINDS),
+        optional=lambda self, width, name, kind: width not in self.sgd_widths,
+    )
+    def descent(self, run: Run, width: int, name: str, kind: str) -> dict[str, Any]:
+        """LeNet or its linearisation by SGD, the digits stacked: they share w₀ and batches."""
+        task = run.data(name)
+        digits = self.digits if width == 1 else self.digits[:1]
+        parts = [data.one_vs_rest(Part(task.train.x, task.train.y), digit) for digit in digits]
+        with unfinished(run.record, f"sgd/{name}/x{width}/{kind}") as store:
+            made = train_members(
+                kind,
+                lambda s: task.lenet(width, 1, s),
+                parts,
+                Recipe(self.epochs, self.lr, self.weight_decay),
+                [run.seed] * len(parts),
+                augment=task.augment,
+                device=run.device,
+                store=store,
             )
-            for name, shifted in TASKS.items()
+        found: dict[str, Any] = {}
+        for where, part in (("train", task.fixed(self.epochs)), ("test", task.test)):
+            outputs = made.outputs(part.x)[:, :, 0]
+            for i, digit in enumerate(digits):
+                right = (outputs[i] > 0) == (part.y == digit)
+                found.setdefault(str(digit), {})[where] = round(100 * float(right.double().mean()), 4)
+                found[str(digit)]["diverged"] = made.diverged[i]
+        return {
+            "digits": found,
+            "weights": made.weights[0],
+            "batches": made.batches[0],
+            "fit_seconds": round(made.seconds, 1),
+            "notes": list(made.notes),
         }
-        run_legs(run.record, legs(self, run.record, tasks, run.seed, run.device), self.legs, progress=run.progress)
 
-    @classmethod
-    def published(cls) -> tuple[Published, ...]:
-        return tuple(PUBLISHED.values())
+    @figure
+    def tables(self, record: Record) -> Figure:
+        """Test errors by width beside the published ones."""
+        drawn, axes = drawing.canvas(1, 2, width=5.6)
+        for axis, (table, task) in zip(axes, claims.TASK.items()):
+            rows = {
+                "solver": claims.solver(record, task, "test"),
+                "linearisation, SGD": claims.descent(record, task, "linear", "test"),
+                "LeNet, SGD": claims.descent(record, task, "network", "test"),
+            }
+            for i, ((label, row), model) in enumerate(zip(rows.items(), ("solver", "lin", "lenet"))):
+                published = claims.TABLES[table][model]["test"]
+                colour = drawing.COLOURS[i]
+                axis.plot(
+                    [float(w[1:]) for w in published],
+                    [100 - v for v in published.values()],
+                    "--",
+                    color=colour,
+                    alpha=0.6,
+                )
+                axis.plot(
+                    [float(w[1:]) for w in row],
+                    [100 - v for v in row.values()],
+                    "o-",
+                    color=colour,
+                    label=label,
+                    markersize=4,
+                )
+            drawing.width_factors(axis, [int(width[1:]) for width in claims.TABLES[table]["lin"]["test"]])
+            drawing.plain_log(axis)
+            drawing.label(
+                axis, title=f"0 against the rest, {task}", y="test error, percent (published: dashed)", legend=True
+            )
+        return drawn
 
-    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
-        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+    @figure
+    def ridge_paths(self, record: Record) -> dict[str, Figure]:
+        """Accuracy over ridges."""
+        drawn, axes = drawing.canvas(1, 2, width=5.6)
+        for axis, task in zip(axes, claims.TASK.values()):
+            for i, width in enumerate(claims.widths_of(record, f"solver/{task}/")):
+                run = claims.solver_runs(record, task, width)[0]
+                for where, style in (("test", "o-"), ("train", ":")):
+                    curve = claims.ridge_curve(run, where)
+                    at = [ridge for ridge in curve if ridge > 0]
+                    colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+                    label = width if where == "test" else None
+                    axis.plot(at, [curve[ridge] for ridge in at], style, color=colour, markersize=3, label=label)
+            drawing.label(
+                axis,
+                title=task,
+                x="ridge / mean diagonal of the kernel",
+                y="accuracy, percent (training: dotted)",
+                log="x",
+            )
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend()
+        return {"ridges": drawn}
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
-
-
-def solver(config: BinaryMnist, task: Task, width: float, seed: int, device: torch.device) -> dict[str, Any]:
-    """Every digit against the rest at every ridge, of one network."""
-    ridges = config.ridges if width <= 1 or width not in config.solver_widths else config.wide_ridges
-    model = task.lenet(width, 1, seed)
-    system = make_system(model, task.fixed(), task.test, device=device, memory=config.memory)
-    return ridge_path(system, ridges, task.classes)
-
-
-def from_jacobian(config: BinaryMnist, task: Task, seed: int, device: torch.device) -> dict[str, Any]:
-    """The same at width 1 from the Jacobian."""
-    fixed = task.fixed()
-    return by_jacobian(task.lenet(1, 1, seed), fixed, task.test, config.jacobian_ridges, task.classes, device=device)
-
-
-def descent(
-    config: BinaryMnist, record: Record, name: str, task: Task, width: int, kind: str, seed: int, device: torch.device
-) -> dict[str, Any]:
-    """LeNet or its linearisation by SGD, the digits stacked: they share w₀ and batches."""
-    digits = config.digits if width == 1 else config.digits[:1]
-    recipe = Recipe(config.epochs, config.lr, config.weight_decay)
-    parts = [data.one_vs_rest(Part(task.train.x, task.train.y), digit) for digit in digits]
-    with unfinished(record, f"sgd/{name}/x{width}/{kind}") as store:
-        made = train_members(
-            kind,
-            lambda s: task.lenet(width, 1, s),
-            parts,
-            recipe,
-            [seed] * len(parts),
-            augment=task.augment,
-            device=device,
-            store=store,
-        )
-    found: dict[str, Any] = {}
-    for where, part in (("train", task.fixed(config.epochs)), ("test", task.test)):
-        outputs = made.outputs(part.x)[:, :, 0]
-        for i, digit in enumerate(digits):
-            right = (outputs[i] > 0) == (part.y == digit)
-            found.setdefault(str(digit), {})[where] = round(100 * float(right.double().mean()), 4)
-            found[str(digit)]["diverged"] = made.diverged[i]
-    return {
-        "digits": found,
-        "weights": made.weights[0],
-        "batches": made.batches[0],
-        "fit_seconds": round(made.seconds, 1),
-        "notes": list(made.notes),
-    }
-
-
-def legs(config: BinaryMnist, record: Record, tasks: Mapping[str, Task], seed: int, device: torch.device) -> list[Leg]:
-    """Every measurement, the solver first."""
-    found: list[Leg] = []
-    for width in config.solver_widths:
-        for name, task in tasks.items():
-            for s in range(seed, seed + (config.initialisations if width == 1 else 1)):
-                compute = partial(solver, config, task, width, s, device)
-                found.append(Leg(f"solver/{name}/x{width:g}/{s - seed}", compute))
-    found += [
-        Leg(f"fraction/{name}/x{fraction:g}", partial(solver, config, task, fraction, seed, device))
-        for fraction in config.fractions
-        for name, task in tasks.items()
-    ]
-    found += [
-        Leg(f"jacobian/{name}/x1", partial(from_jacobian, config, task, seed, device)) for name, task in tasks.items()
-    ]
-    for width in (*config.sgd_widths, *(w for w in config.optional if w not in config.sgd_widths)):
-        for name, task in tasks.items():
-            for kind in KINDS:
-                compute = partial(descent, config, record, name, task, width, kind, seed, device)
-                found.append(Leg(f"sgd/{name}/x{width}/{kind}", compute, optional=width not in config.sgd_widths))
-    return found
+    @figure
+    def threshold(self, record: Record) -> Figure:
+        """The dip of the solver where there are as many parameters as images."""
+        drawn, (axis,) = drawing.canvas(width=5.6)
+        for i, task in enumerate(claims.TASK.values()):
+            runs = [*under(record, f"fraction/{task}/").values(), *under(record, f"solver/{task}/").values()]
+            points = sorted((run["parameters"] / run["rows"], interpolating(run)[1]["test"][0]) for run in runs)
+            axis.plot(*zip(*points), "o-" if points else "o", color=drawing.COLOURS[i], label=task, markersize=4)
+        axis.axvline(1, color="#999999", linewidth=0.8, linestyle="--")
+        axis.set_xscale("log")
+        axis.set_xticks([0.5, 1, 2, 5, 10, 100, 500], ["0.5", "1", "2", "5", "10", "100", "500"])
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        drawing.label(axis, x="parameters / training images", y="test accuracy of the solver, percent", legend=True)
+        return drawn

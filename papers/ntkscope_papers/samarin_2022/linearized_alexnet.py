@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
+from torch import nn
 
 from ntkscope import models
 from ntkscope.core import Record, derive_seed
-from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Reading, claim, lacking
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.samarin_2022.alexnet import SIDE, STAND_IN, enlarged_alexnet
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
 from ntkscope_papers.shared.lenet_tasks import Task, load_task
 from ntkscope_papers.shared.paired_training import Recipe, one_hot, train_members
 
-NAME = "linearized-alexnet"
+SIDE = 224
+STAND_IN = "CIFAR-10, enlarged to 224x224 in the model, in place of ten snake classes of ImageNet, which are not here"
 TF32_FROM = 2  # times the width: 1e16 operations and more; the network and its linearisation round alike
 RUNS = {  # kind, learning rate, weight decay
     "network": ("network", 0.1, 5e-6),
@@ -35,7 +34,7 @@ class LinearizedAlexnet(Experiment):
     `images` training images of `dataset`, enlarged to `side` in the model; widths in `optional` run when named.
     """
 
-    name = NAME
+    name = "linearized-alexnet"
     free = ("optional",)
 
     dataset: str = "cifar10"
@@ -62,151 +61,132 @@ class LinearizedAlexnet(Experiment):
         "batch": 8,
     }
 
-    def measure(self, run: Run) -> None:
-        task = load_task(
-            self.dataset,
-            shifted=False,
-            root=run.root,
-            train=self.images,
-            test=self.test_items,
-            enlarge=self.enlarge,
-            seed=run.seed,
-        )
-        found = [
-            Leg(
-                f"x{width:g}/{name}",
-                partial(trained, self, task, width, name, run.seed, run.device),
-                width in self.optional,
-            )
-            for width in (*self.widths, *self.optional)
-            for name in RUNS
-        ]
-        run_legs(run.record, found, self.legs, progress=run.progress)
+    def prepare(self, run: Run) -> Task:
+        sizes: dict[str, Any] = {"train": self.images, "test": self.test_items, "enlarge": self.enlarge}
+        return load_task(self.dataset, shifted=False, root=run.root, seed=run.seed, **sizes)
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
-
-
-def trained(
-    config: LinearizedAlexnet, task: Task, width: float, run: str, seed: int, device: torch.device
-) -> dict[str, Any]:
-    """One network, or its linearisation, with the published rates; the rate falls tenfold every `drop` epochs."""
-    kind, lr, decay = RUNS[run]
-    recipe = Recipe(config.epochs, lr, decay, drop=config.drop, batch=config.batch, tf32=width >= TF32_FROM)
-    channels = task.train.x.shape[1]
-    made = train_members(
-        kind,
-        lambda s: enlarged_alexnet(width, s, side=config.side, channels=channels),
-        one_hot(task.train, task.classes),
-        recipe,
-        [derive_seed(seed, "alexnet")],
-        device=device,
+    @leg(
+        "x{:g}/{}",
+        over=lambda self: product((*self.widths, *self.optional), RUNS),
+        optional=lambda self, width, name: width in self.optional,
     )
-    found: dict[str, Any] = {"diverged": made.diverged[0], "weights": made.weights[0], "batches": made.batches[0]}
-    for where, part in (("train", task.train), ("test", task.test)):
-        outputs = made.outputs(part.x)[0]
-        fine = bool(torch.isfinite(outputs).all())
-        found[where] = round(100 * float((outputs.argmax(1) == part.y).double().mean()), 3) if fine else 0.0
-    notes = [*made.notes, *(["products rounded to TF32 where the device can"] * recipe.tf32)]
-    return {**found, "fit_seconds": round(made.seconds, 1), "notes": notes}
+    def trained(self, run: Run, width: float, name: str) -> dict[str, Any]:
+        """One network, or its linearisation, with the published rates; the rate falls tenfold every `drop` epochs."""
+        kind, lr, decay = RUNS[name]
+        task, channels = run.data, run.data.train.x.shape[1]
+        recipe = Recipe(self.epochs, lr, decay, drop=self.drop, batch=self.batch, tf32=width >= TF32_FROM)
+        made = train_members(
+            kind,
+            lambda s: enlarged_alexnet(width, s, side=self.side, channels=channels),
+            one_hot(task.train, task.classes),
+            recipe,
+            [derive_seed(run.seed, "alexnet")],
+            device=run.device,
+        )
+        found: dict[str, Any] = {"diverged": made.diverged[0], "weights": made.weights[0], "batches": made.batches[0]}
+        for where, part in (("train", task.train), ("test", task.test)):
+            outputs = made.outputs(part.x)[0]
+            fine = bool(torch.isfinite(outputs).all())
+            found[where] = round(100 * float((outputs.argmax(1) == part.y).double().mean()), 3) if fine else 0.0
+        notes = [*made.notes, *(["products rounded to TF32 where the device can"] * recipe.tf32)]
+        return {**found, "fit_seconds": round(made.seconds, 1), "notes": notes}
+
+    @claim(
+        "linearized-alexnet-params",
+        "Section 3",
+        60_000_000,
+        "57.0 million with 10 outputs, 61.1 million with 1,000, to which the round figure belongs",
+    )
+    def parameters(self, record: Record) -> Reading:
+        found = {}
+        with torch.device("meta"):
+            for outputs in (10, 1000):
+                model = models.build("alexnet", classes=outputs, seed=None)
+                found[f"{outputs} outputs"] = sum(p.numel() for p in model.parameters())
+        return Reading(found, found == {"10 outputs": 57_044_810, "1000 outputs": 61_100_840}, exact=True)
+
+    @claim(
+        "linearized-alexnet-overparam",
+        "Section 4.2",
+        {"images": 13_000, "rows": 130_000},
+        "more parameters than the 10 · 13,000 rows",
+    )
+    def overparametrised(self, record: Record) -> Reading:
+        return Reading({"parameters": 57_044_810, "rows": 130_000}, 57_044_810 > 130_000, "arithmetic", exact=True)
+
+    @claim(
+        "linearized-best-hparams-alexnet",
+        "Section 4.1",
+        {"linearised": {"lr": 1, "weight_decay": 5e-7}, "standard": {"lr": 0.1, "weight_decay": 5e-6}},
+        "linearisation at x1: lr 1 at least as good in test as lr 0.1",
+        stand_in=STAND_IN,
+    )
+    def rates(self, record: Record) -> Reading:
+        best, shared = (rows(record, name) for name in ("linear", "shared"))
+        width = next(iter(best), None)
+        if width is None or width not in shared:
+            return lacking("x1")
+        found = {"lr 1, 5e-7": best[width]["test"], "lr 0.1, 5e-6": shared[width]["test"]}
+        return Reading({width: found}, found["lr 1, 5e-7"] >= found["lr 0.1, 5e-6"])
+
+    @claim(
+        "linearized-snakes-gap",
+        "Figure 5",
+        {"best": {"x1": 20.4, "x4": 18.56}, "shared": "above 20 at all widths"},
+        "a gap above 0 at every width: a stand-in tests the sign alone",
+        stand_in=STAND_IN,
+    )
+    def gap(self, record: Record) -> Reading:
+        network, linear = (rows(record, name) for name in ("network", "linear"))
+        both = [width for width in network if width in linear]
+        if not both:
+            return lacking("x1")
+        found = {width: round(network[width]["test"] - linear[width]["test"], 2) for width in both}
+        return Reading(found, all(value > 0 for value in found.values()))
+
+    @claim(
+        "linearized-snakes-trend",
+        "Figure 5",
+        "width hardly affects AlexNet, strongly lowers the linearisation's training error",
+        "x1 to x2: linearised training accuracy rises, by more than AlexNet's test accuracy moves",
+        stand_in=STAND_IN,
+    )
+    def trend(self, record: Record) -> Reading:
+        network, linear = (rows(record, name) for name in ("network", "linear"))
+        both = [width for width in network if width in linear]
+        if len(both) < 2:
+            return lacking("x1", "x2")
+        first, last = both[0], both[-1]
+        moved = {
+            "AlexNet, test": network[last]["test"] - network[first]["test"],
+            "linearisation, test": linear[last]["test"] - linear[first]["test"],
+            "linearisation, train": linear[last]["train"] - linear[first]["train"],
+        }
+        rise = moved["linearisation, train"]
+        return Reading({k: round(v, 2) for k, v in moved.items()}, rise > 0 and rise > abs(moved["AlexNet, test"]))
+
+    @figure
+    def accuracy(self, record: Record) -> Figure:
+        """Accuracies by width."""
+        drawn, (axis,) = drawing.canvas(width=5.4)
+        for i, name in enumerate(RUNS):
+            found = rows(record, name)
+            for where, style in (("test", "o-"), ("train", "s:")):
+                at, values = [float(w[1:]) for w in found], [row[where] for row in found.values()]
+                axis.plot(
+                    at, values, style, color=drawing.COLOURS[i], markersize=4, label=name if where == "test" else None
+                )
+        drawing.label(axis, x="width factor", y="accuracy, percent (training: dotted)", legend=True)
+        return drawn
+
+
+def enlarged_alexnet(width: float, seed: int, *, side: int = SIDE, channels: int = 3) -> nn.Module:
+    """AlexNet with ten outputs behind a bilinear enlargement, which has no parameters; in evaluation mode."""
+    enlarge = nn.Upsample(size=(side, side), mode="bilinear", align_corners=False)
+    return nn.Sequential(enlarge, models.build("alexnet", width=width, in_channels=channels, seed=seed)).eval()
 
 
 def rows(record: Record, name: str) -> dict[str, Mapping[str, Any]]:
     """The results of one kind of run by width, ascending."""
     found = {key.split("/")[0]: value for key, value in record.metrics.items() if key.endswith(f"/{name}")}
     return dict(sorted(found.items(), key=lambda item: float(item[0][1:])))
-
-
-@claim(
-    "linearized-alexnet-params",
-    "Section 3",
-    60_000_000,
-    "57.0 million with 10 outputs, 61.1 million with 1,000, to which the round figure belongs",
-)
-def _parameters(config: Any, record: Record) -> Reading:
-    found = {}
-    with torch.device("meta"):
-        for outputs in (10, 1000):
-            model = models.build("alexnet", classes=outputs, seed=None)
-            found[f"{outputs} outputs"] = sum(p.numel() for p in model.parameters())
-    return Reading(found, found == {"10 outputs": 57_044_810, "1000 outputs": 61_100_840}, exact=True)
-
-
-@claim(
-    "linearized-alexnet-overparam",
-    "Section 4.2",
-    {"images": 13_000, "rows": 130_000},
-    "more parameters than the 10 · 13,000 rows",
-)
-def _over(config: Any, record: Record) -> Reading:
-    return Reading({"parameters": 57_044_810, "rows": 130_000}, 57_044_810 > 130_000, "arithmetic", exact=True)
-
-
-@claim(
-    "linearized-best-hparams-alexnet",
-    "Section 4.1",
-    {"linearised": {"lr": 1, "weight_decay": 5e-7}, "standard": {"lr": 0.1, "weight_decay": 5e-6}},
-    "linearisation at x1: lr 1 at least as good in test as lr 0.1",
-    stand_in=STAND_IN,
-)
-def _rates(config: Any, record: Record) -> Reading:
-    best, shared = (rows(record, name) for name in ("linear", "shared"))
-    if not best or not shared:
-        return lacking("x1")
-    width = next(iter(best))
-    if width not in shared:
-        return lacking("x1")
-    found = {"lr 1, 5e-7": best[width]["test"], "lr 0.1, 5e-6": shared[width]["test"]}
-    return Reading({width: found}, found["lr 1, 5e-7"] >= found["lr 0.1, 5e-6"])
-
-
-@claim(
-    "linearized-snakes-gap",
-    "Figure 5",
-    {"best": {"x1": 20.4, "x4": 18.56}, "shared": "above 20 at all widths"},
-    "a gap above 0 at every width: a stand-in tests the sign alone",
-    stand_in=STAND_IN,
-)
-def _gap(config: Any, record: Record) -> Reading:
-    network, linear = (rows(record, name) for name in ("network", "linear"))
-    both = [width for width in network if width in linear]
-    if not both:
-        return lacking("x1")
-    found = {width: round(network[width]["test"] - linear[width]["test"], 2) for width in both}
-    return Reading(found, all(value > 0 for value in found.values()))
-
-
-@claim(
-    "linearized-snakes-trend",
-    "Figure 5",
-    "width hardly affects AlexNet, strongly lowers the linearisation's training error",
-    "x1 to x2: linearised training accuracy rises, by more than AlexNet's test accuracy moves",
-    stand_in=STAND_IN,
-)
-def _trend(config: Any, record: Record) -> Reading:
-    network, linear = (rows(record, name) for name in ("network", "linear"))
-    both = [width for width in network if width in linear]
-    if len(both) < 2:
-        return lacking("x1", "x2")
-    first, last = both[0], both[-1]
-    moved = {
-        "AlexNet, test": network[last]["test"] - network[first]["test"],
-        "linearisation, test": linear[last]["test"] - linear[first]["test"],
-        "linearisation, train": linear[last]["train"] - linear[first]["train"],
-    }
-    rise = moved["linearisation, train"]
-    return Reading({k: round(v, 2) for k, v in moved.items()}, rise > 0 and rise > abs(moved["AlexNet, test"]))
-
-
-def draw(record: Record) -> dict[str, Any]:
-    """Accuracies by width."""
-    figure, (axis,) = drawing.canvas(width=5.4)
-    for i, name in enumerate(RUNS):
-        found = rows(record, name)
-        for where, style in (("test", "o-"), ("train", "s:")):
-            at, values = [float(w[1:]) for w in found], [row[where] for row in found.values()]
-            axis.plot(
-                at, values, style, color=drawing.COLOURS[i], markersize=4, label=name if where == "test" else None
-            )
-    drawing.label(axis, x="width factor", y="accuracy, percent (training: dotted)", legend=True)
-    return {"accuracy": figure}

@@ -7,7 +7,7 @@ import torch
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope_papers.samarin_2022.alexnet import enlarged_alexnet
+from ntkscope_papers.samarin_2022.linearized_alexnet import enlarged_alexnet
 
 
 @pytest.mark.guard
