@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from ntkscope import models
 from ntkscope.core import Record
-from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
+from ntkscope_papers.framework import Reading, claim, lacking
 from ntkscope_papers.samarin_2022 import linearized_readings as read
 
 GAPS = {
@@ -19,8 +20,7 @@ GAPS = {
     "cifar10": {"x1": 20.22, "x60": 13.17},
 }
 TITLES = {"mnist": "MNIST", "shifted": "shifted MNIST", "cifar10": "CIFAR-10"}
-
-NAME = "linearized-lenet"
+GRIDS = ["grid/mnist/network", "grid/mnist/linear"]
 
 
 def legs_of(task: str, *widths: int) -> list[str]:
@@ -55,20 +55,41 @@ def _missing_of(record: Record, task: str, widths: Sequence[int]) -> tuple[str, 
     return tuple(leg for width in widths if width not in read.widths(record, task) for leg in legs_of(task, width))
 
 
-# -- equations and counts ---------------------------------------------------------------------------------------------
+def identity_reading(names: Sequence[str], config: Any, record: Record) -> Reading:
+    """The deviations of an equation, at most 1e-5; those of Eq. 2 fall about fourfold when u is halved."""
+    measured = {name: record.metrics["identities"][name] for name in names}
+    holds = all(value <= 1e-5 for name, value in measured.items() if name != "eq2 factors")
+    holds = holds and all(3 <= factor <= 5 for factor in measured.get("eq2 factors", ()))
+    return Reading(measured, holds, exact=True)
 
 
-def _identity(*names: str, most: float = 1e-5) -> Read:
-    def reading(config: Any, record: Record) -> Reading:
-        found = record.metrics.get("identities")
-        if found is None:
-            return lacking("identities")
-        measured = {name: found[name] for name in names}
-        holds = all(value <= most for name, value in measured.items() if name != "eq2 factors")
-        holds = holds and all(3 <= factor <= 5 for factor in measured.get("eq2 factors", ()))
-        return Reading(measured, holds, exact=True)
-
-    return reading
+EQUATIONS = [
+    claim(f"linearized-{id}", source, published, check, needs=["identities"])(partial(identity_reading, names))
+    for id, source, published, check, names in (
+        (
+            "eq1-ntk",
+            "Eq. 1",
+            "Θ is the sum over parameters of products of derivatives",
+            "explicit sum to 1e-5, relative",
+            ["eq1"],
+        ),
+        (
+            "eq2-linearisation",
+            "Eq. 2",
+            "f(w₀) + J u",
+            "f at u = 0; linear in u to 1e-5; error falls by 3 to 5 when u is halved",
+            ["eq2 start", "eq2 linear", "eq2 factors"],
+        ),
+        ("eq3-gradient", "Eq. 3", "2 Σ ∇f (f_lin − y)", "autograd on u equals the formula to 1e-5, relative", ["eq3"]),
+        (
+            "L-backward-passes",
+            "Section 3",
+            {"L": 10},
+            "one jvp and one vjp give the sum over outputs to 1e-5, relative",
+            ["eq3"],
+        ),
+    )
+]
 
 
 @claim(
@@ -76,10 +97,11 @@ def _identity(*names: str, most: float = 1e-5) -> Read:
     "Section 3",
     "the nearest one-hot vector is the argmax",
     "on all of 1,000 random outputs",
+    needs=["identities"],
 )
 def _nearest(config: Any, record: Record) -> Reading:
-    found = record.metrics.get("identities")
-    return lacking("identities") if found is None else Reading(found["nearest"], found["nearest"] == 1.0, exact=True)
+    found = record.metrics["identities"]["nearest"]
+    return Reading(found, found == 1.0, exact=True)
 
 
 def parameters(**options: Any) -> int:
@@ -116,9 +138,6 @@ def _quarter(config: Any, record: Record) -> Reading:
     return Reading(7 / 28, 7 / 28 == 0.25, exact=True)
 
 
-# -- settings ---------------------------------------------------------------------------------------------------------
-
-
 @claim(
     "linearized-training-setting",
     "Section 4",
@@ -142,11 +161,9 @@ def _setting(config: Any, record: Record) -> Reading:
     "Section 4",
     {"lr": [1, 0.1, 0.01, 0.001], "weight_decay": [5e-4, 5e-5, 5e-6, 5e-7, 5e-8]},
     "configuration; every point was trained at x1 for both models",
+    needs=GRIDS,
 )
 def _grid(config: Any, record: Record) -> Reading:
-    lacks = [f"grid/mnist/{kind}" for kind in ("network", "linear") if f"grid/mnist/{kind}" not in record.metrics]
-    if lacks:
-        return lacking(*lacks)
     found = {kind: len(record.metrics[f"grid/mnist/{kind}"]["points"]) for kind in ("network", "linear")}
     return Reading(
         found, all(count == 20 for count in found.values()), "20 epochs at x1; other widths use lr 0.1, 5e-5"
@@ -158,11 +175,9 @@ def _grid(config: Any, record: Record) -> Reading:
     "Section 4.1",
     {"lr": 0.1, "weight_decay": 5e-5},
     "at x1 on MNIST within 0.5 points of the best point of the grid, chosen by validation",
+    needs=GRIDS,
 )
 def _best(config: Any, record: Record) -> Reading:
-    lacks = [f"grid/mnist/{kind}" for kind in ("network", "linear") if f"grid/mnist/{kind}" not in record.metrics]
-    if lacks:
-        return lacking(*lacks)
     measured, holds = {}, True
     for kind in ("network", "linear"):
         points = record.metrics[f"grid/mnist/{kind}"]["points"]
@@ -174,32 +189,42 @@ def _best(config: Any, record: Record) -> Reading:
     return Reading(measured, holds)
 
 
-# -- gaps -------------------------------------------------------------------------------------------------------------
-
-
 def shrinks(found: Mapping[str, Mapping[str, float]]) -> bool:
     values = [row["gap"] for row in found.values()]
     return all(later < earlier for earlier, later in pairwise(values))
 
 
-def _gap_reading(task: str) -> Read:
-    def reading(config: Any, record: Record) -> Reading:
-        found = table(record, task)
-        if "x1" not in found:
-            return lacking(*legs_of(task, 1))
-        low, high = {"mnist": (3, 7), "shifted": (18, 38), "cifar10": (14, 27)}[task]
-        first = found["x1"]["gap"]
-        holds = low <= first <= high and shrinks(found)
-        if task == "mnist":
-            holds = holds and all(found[w]["gap"] <= most for w, most in (("x25", 2), ("x60", 1.5)) if w in found)
-        if task == "cifar10":
-            holds = holds and all(row["gap"] >= 7 for name, row in found.items() if int(name[1:]) >= 10)
-        if task == "shifted" and 1 in read.widths(record, "mnist"):
-            holds = holds and first >= 3 * read.gaps(record, "mnist", 1)["mean"]
-        note = _ceiling(record) if task == "mnist" else ""
-        return Reading(found, holds, note, _missing(config, record, task), _missing_of(record, task, (60,)))
+def gap_reading(task: str, config: Any, record: Record) -> Reading:
+    """The gaps of a task by width."""
+    found = table(record, task)
+    if "x1" not in found:
+        return lacking(*legs_of(task, 1))
+    low, high = {"mnist": (3, 7), "shifted": (18, 38), "cifar10": (14, 27)}[task]
+    first = found["x1"]["gap"]
+    holds = low <= first <= high and shrinks(found)
+    if task == "mnist":
+        holds = holds and all(found[w]["gap"] <= most for w, most in (("x25", 2), ("x60", 1.5)) if w in found)
+    if task == "cifar10":
+        holds = holds and all(row["gap"] >= 7 for name, row in found.items() if int(name[1:]) >= 10)
+    if task == "shifted" and 1 in read.widths(record, "mnist"):
+        holds = holds and first >= 3 * read.gaps(record, "mnist", 1)["mean"]
+    note = _ceiling(record) if task == "mnist" else ""
+    return Reading(found, holds, note, _missing(config, record, task), _missing_of(record, task, (60,)))
 
-    return reading
+
+GAP_CLAIMS = [
+    claim(f"linearized-{id}", source, GAPS[task], check)(partial(gap_reading, task))
+    for id, source, task, check in (
+        ("mnist-gap", "Figure 2", "mnist", "x1 in 3 ... 7 points; shrinks with width; x25 at most 2, x60 at most 1.5"),
+        (
+            "shift-gap",
+            "Figure 3",
+            "shifted",
+            "x1 in 18 ... 38 points and at least 3 times the gap of MNIST; shrinks with width",
+        ),
+        ("cifar-gap", "Figure 4", "cifar10", "x1 in 14 ... 27 points; smaller, but at least 7, from x10 on"),
+    )
+]
 
 
 def _ceiling(record: Record) -> str:
@@ -389,41 +414,3 @@ def _entropy(config: Any, record: Record) -> Reading:
     holds = all(abs(row["squared"] - (row["cross-entropy"] or 0)) <= row["at most"] for row in measured.values())
     note = f"rate and decay of cross-entropy are not those of a search on {', '.join(plain)}" if plain else ""
     return Reading(measured, holds, note, lacks=tuple(lacks))
-
-
-EQ1_NTK = claim(
-    "linearized-eq1-ntk",
-    "Eq. 1",
-    "Θ is the sum over parameters of products of derivatives",
-    "explicit sum to 1e-5, relative",
-)(_identity("eq1"))
-EQ2_LINEARISATION = claim(
-    "linearized-eq2-linearisation",
-    "Eq. 2",
-    "f(w₀) + J u",
-    "f at u = 0; linear in u to 1e-5; error falls by 3 to 5 when u is halved",
-)(_identity("eq2 start", "eq2 linear", "eq2 factors"))
-EQ3_GRADIENT = claim(
-    "linearized-eq3-gradient", "Eq. 3", "2 Σ ∇f (f_lin − y)", "autograd on u equals the formula to 1e-5, relative"
-)(_identity("eq3"))
-MNIST_GAP = claim(
-    "linearized-mnist-gap",
-    "Figure 2",
-    GAPS["mnist"],
-    "x1 in 3 ... 7 points; shrinks with width; x25 at most 2, x60 at most 1.5",
-)(_gap_reading("mnist"))
-SHIFT_GAP = claim(
-    "linearized-shift-gap",
-    "Figure 3",
-    GAPS["shifted"],
-    "x1 in 18 ... 38 points and at least 3 times the gap of MNIST; shrinks with width",
-)(_gap_reading("shifted"))
-CIFAR_GAP = claim(
-    "linearized-cifar-gap", "Figure 4", GAPS["cifar10"], "x1 in 14 ... 27 points; smaller, but at least 7, from x10 on"
-)(_gap_reading("cifar10"))
-L_BACKWARD_PASSES = claim(
-    "linearized-L-backward-passes",
-    "Section 3",
-    {"L": 10},
-    "one jvp and one vjp give the sum over outputs to 1e-5, relative",
-)(_identity("eq3"))

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope.core import Record, Snapshot, derive_seed
-from ntkscope_papers.framework.claims import claims_of
-from ntkscope_papers.framework.experiment import Experiment, Run
-from ntkscope_papers.framework.legs import Leg, run_legs, unfinished
+from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework.legs import unfinished
+from ntkscope_papers.framework.results import summary
 from ntkscope_papers.samarin_2022 import linearized_claims as claims
-from ntkscope_papers.samarin_2022.linearized_figures import draw
+from ntkscope_papers.samarin_2022 import linearized_readings as read
+from ntkscope_papers.samarin_2022.linearized_claims import GAPS, TITLES
 from ntkscope_papers.samarin_2022.linearized_identities import identities
-from ntkscope_papers.samarin_2022.linearized_readings import searched
-from ntkscope_papers.samarin_2022.logistic_pixels import pixel_regression
 from ntkscope_papers.shared.lenet_tasks import Task, Tasks, tasks_of
 from ntkscope_papers.shared.paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
 from ntkscope_papers.shared.tangent_solve import solve_tangent
@@ -92,85 +91,230 @@ class LinearizedLenet(Experiment):
         "pixel_steps": 5,
     }
 
-    def measure(self, run: Run) -> None:
-        sizes: dict[str, Any] = {"root": run.root, "train": self.train_items, "test": self.test_items, "seed": run.seed}
+    def prepare(self, run: Run) -> Tasks:
         known = {"mnist": (self.dataset, False), "shifted": (self.dataset, True), "cifar10": (self.colour, False)}
-        tasks = tasks_of(known, enlarge=self.enlarge, **sizes)
-        run_legs(
-            run.record, legs(Setup(self, tasks, run.record, run.seed, run.device)), self.legs, progress=run.progress
+        sizes: dict[str, Any] = {"train": self.train_items, "test": self.test_items, "enlarge": self.enlarge}
+        return tasks_of(known, root=run.root, seed=run.seed, **sizes)
+
+    def widths_of(self, name: str, *, optional: bool) -> tuple[int, ...]:
+        """Of a task."""
+        if name == "cifar10":
+            return self.colour_optional if optional else self.colour_widths
+        return self.optional if optional else self.widths
+
+    @leg("identities")
+    def identities(self, run: Run) -> dict[str, Any]:
+        return identities(run.seed)
+
+    @leg("pixels")
+    def pixels(self, run: Run) -> dict[str, Any]:
+        """Percent right of multinomial logistic regression on pixels, by L-BFGS from zero, without a penalty."""
+        task = run.data("mnist")
+        x, y = task.train.x.flatten(1).to(run.device, torch.float32), task.train.y.to(run.device)
+        model = torch.nn.Linear(x.shape[1], task.classes).to(run.device)
+        with torch.no_grad():
+            model.weight.zero_()
+            model.bias.zero_()
+        optimizer = torch.optim.LBFGS(
+            model.parameters(), max_iter=self.pixel_steps, history_size=10, line_search_fn="strong_wolfe"
         )
 
-    def draw(self, record: Record) -> Mapping[str, Any]:
-        return draw(record)
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            value = torch.nn.functional.cross_entropy(model(x), y)
+            value.backward()
+            return value
 
+        optimizer.step(loss)
+        found: dict[str, Any] = {"loss": float(loss().detach()), "iterations": self.pixel_steps}
+        with torch.no_grad():
+            for where, part in (("train", task.train), ("test", task.test)):
+                right = model(part.x.flatten(1).to(run.device, torch.float32)).argmax(1).cpu() == part.y
+                found[where] = round(100 * float(right.double().mean()), 4)
+        return found
 
-@dataclass(frozen=True, eq=False)
-class Setup:
-    """What every leg needs."""
+    @leg(
+        "train/{}/x{}/{}",
+        over=lambda self: (
+            (name, width, kind)
+            for optional, name in product((False, True), read.TASKS)
+            for width, kind in product(self.widths_of(name, optional=optional), KINDS)
+        ),
+        optional=lambda self, name, width, kind: width not in self.widths_of(name, optional=False),
+    )
+    def trained(self, run: Run, name: str, width: int, kind: str, variant: str = "") -> dict[str, Any]:
+        """Networks of one width, or their linearisations: accuracies and the outputs' statistics over training."""
+        task = run.data(name)
+        changes = {**VARIANTS[variant], **read.searched(run.record, name, variant)}
+        recipe = self.recipe(name, tf32=width >= TF32_FROM, **changes)
+        count = self.seeds if width == 1 and not variant else self.wide_seeds
+        curve: dict[str, list[dict[str, Any]]] = {}
+        known = task.fixed(self.epochs)
+        some = known.take(torch.arange(min(len(known), len(task.test))))
 
-    config: LinearizedLenet
-    tasks: Tasks
-    record: Record
-    seed: int
-    device: torch.device
+        def watch(snapshot: Snapshot, template: nn.Module, vectorised: bool) -> None:
+            outputs = stacked_outputs(template, snapshot.params, snapshot.buffers, task.test.x, vectorised)
+            fit = stacked_outputs(template, snapshot.params, snapshot.buffers, some.x, vectorised)
+            curve[f"{snapshot.epoch:g}"] = [
+                {"test": accuracy(a, task.test.y), "train": accuracy(b, some.y), **statistics(a)}
+                for a, b in zip(outputs, fit)
+            ]
 
-    def recipe(self, task: str, **changes: Any) -> Recipe:
+        with unfinished(run.record, f"{variant or 'train'}/{name}/x{width}/{kind}") as store:
+            made = train_members(
+                kind,
+                lambda s: task.lenet(width, task.classes, s),
+                task.train if recipe.loss == "cross_entropy" else one_hot(task.train, task.classes),
+                recipe,
+                [derive_seed(run.seed, "lenet", s) for s in range(count)],
+                augment=task.augment,
+                watch=watch,
+                moments=[epoch for epoch in MOMENTS if epoch < self.epochs],
+                device=run.device,
+                store=store,
+            )
+            final = finals(made, task, known.x, known.y)
+            kept = made.outputs(task.test.x[:WATCHED]).to(torch.float16)
+            run.record.array(f"outputs-{name}-x{width}-{kind}{variant and '-'}{variant}", kept)
+        return {
+            "runs": final,
+            "curve": curve,
+            "lr": recipe.lr,
+            "weight_decay": recipe.weight_decay,
+            "weights": made.weights,
+            "batches": made.batches,
+            "fit_seconds": round(made.seconds, 1),
+            "notes": [*made.notes, *(["products rounded to TF32 where the device can"] * recipe.tf32)],
+        }
+
+    @leg("grid/mnist/{}", over=lambda self: KINDS)
+    def grid(self, run: Run, kind: str) -> dict[str, Any]:
+        """Every rate and decay at width 1, for fewer epochs."""
+        points = list(product(self.grid_lr, self.grid_decay))
+        return self.search(run, "mnist", kind, points, self.recipe("mnist", epochs=self.grid_epochs))
+
+    @leg("double/mnist/{}", over=lambda self: KINDS)
+    def double_precision(self, run: Run, kind: str) -> dict[str, Any]:
+        return self.trained(run, "mnist", 1, kind, "double")
+
+    @leg("cross-entropy-grid/{}", over=lambda self: ("mnist", "cifar10"))
+    def cross_entropy_grid(self, run: Run, name: str) -> dict[str, Any]:
+        """Rates and decays of the network at width 1 with cross-entropy, trained to the end: it fits the images and goes on."""
+        points = list(product(CROSS_RATES, CROSS_DECAYS))
+        return self.search(run, name, "network", points, self.recipe(name, **VARIANTS["cross-entropy"]))
+
+    @leg("cross-entropy/{}", over=lambda self: ("mnist", "cifar10"))
+    def cross_entropy(self, run: Run, name: str) -> dict[str, Any]:
+        return self.trained(run, name, 1, "network", "cross-entropy")
+
+    @leg("lsmr/x{}", over=lambda self: self.lsmr_widths)
+    def least_squares(self, run: Run, width: int) -> dict[str, Any]:
+        """The linearisation's squared error on all of MNIST by LSMR: is the optimiser or the model what limits SGD?"""
+        task = run.data("mnist")
+        model = task.lenet(width, task.classes, derive_seed(run.seed, "lenet", 0)).to(run.device)
+        part = one_hot(task.train, task.classes).to(run.device)
+        linear, solution = solve_tangent(model, part, self.lsmr_steps)
+        params = {key: value.detach()[None] for key, value in linear.named_parameters()}
+        buffers = {key: value.detach()[None] for key, value in linear.named_buffers()}
+        found: dict[str, Any] = {"loss": solution.loss, "iterations": solution.iterations, "norm": solution.norm}
+        for where, x, y in (("train", task.train.x, task.train.y), ("test", task.test.x, task.test.y)):
+            found[where] = accuracy(stacked_outputs(linear, params, buffers, x, True)[0], y)
+        return found | {"rows": solution.shape[0], "parameters": solution.shape[1], "optimality": solution.optimality}
+
+    def recipe(self, name: str, **changes: Any) -> Recipe:
         """How the networks of a task are trained; the rate falls on CIFAR-10 alone."""
-        drop = self.config.drop if task == "cifar10" else 0
-        return replace(Recipe(self.config.epochs, self.config.lr, self.config.weight_decay, drop=drop), **changes)
+        drop = self.drop if name == "cifar10" else 0
+        return replace(Recipe(self.epochs, self.lr, self.weight_decay, drop=drop), **changes)
 
-
-def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -> dict[str, Any]:
-    """Networks of one width, or their linearisations: accuracies and the outputs' statistics over training."""
-    with unfinished(setup.record, f"{variant or 'train'}/{name}/x{width}/{kind}") as store:
-        return _trained(setup, name, width, kind, variant, store)
-
-
-def _trained(setup: Setup, name: str, width: int, kind: str, variant: str, store: Path) -> dict[str, Any]:
-    config, task = setup.config, setup.tasks(name)
-    recipe = setup.recipe(
-        name, tf32=width >= TF32_FROM, **{**VARIANTS[variant], **searched(setup.record, name, variant)}
-    )
-    count = config.seeds if width == 1 and not variant else config.wide_seeds
-    seeds = [derive_seed(setup.seed, "lenet", s) for s in range(count)]
-    curve: dict[str, list[dict[str, Any]]] = {}
-    known = task.fixed(config.epochs)
-    some = known.take(torch.arange(min(len(known), len(task.test))))
-
-    def watch(snapshot: Snapshot, template: nn.Module, vectorised: bool) -> None:
-        outputs = stacked_outputs(template, snapshot.params, snapshot.buffers, task.test.x, vectorised)
-        fit = stacked_outputs(template, snapshot.params, snapshot.buffers, some.x, vectorised)
-        curve[f"{snapshot.epoch:g}"] = [
-            {"test": accuracy(a, task.test.y), "train": accuracy(b, some.y), **statistics(a)}
-            for a, b in zip(outputs, fit)
+    def search(
+        self, run: Run, name: str, kind: str, points: Sequence[tuple[float, float]], recipe: Recipe
+    ) -> dict[str, Any]:
+        """Rates and decays, stacked: accuracy on held-out training images, test accuracy beside it."""
+        task, held = run.data(name), self.validation
+        train = task.train.take(torch.arange(held, len(task.train)))
+        made = train_members(
+            kind,
+            lambda s: task.lenet(1, task.classes, s),
+            train if recipe.loss == "cross_entropy" else one_hot(train, task.classes),
+            recipe,
+            [derive_seed(run.seed, "lenet", 0)] * len(points),
+            augment=task.augment,
+            rates={"lr": [lr for lr, _ in points], "weight_decay": [decay for _, decay in points]},
+            device=run.device,
+        )
+        fixed = task.fixed(recipe.epochs)
+        scores = [
+            [accuracy(outputs, labels) for outputs in made.outputs(x)]
+            for x, labels in ((fixed.x[:held], fixed.y[:held]), (task.test.x, task.test.y))
         ]
+        return {
+            "points": [
+                {"lr": lr, "weight_decay": decay, "validation": validation, "test": test}
+                for (lr, decay), validation, test in zip(points, *scores)
+            ],
+            "epochs": recipe.epochs,
+            "fit_seconds": round(made.seconds, 1),
+            "notes": list(made.notes),
+        }
 
-    part = task.train if recipe.loss == "cross_entropy" else one_hot(task.train, task.classes)
-    made = train_members(
-        kind,
-        lambda s: task.lenet(width, task.classes, s),
-        part,
-        recipe,
-        seeds,
-        augment=task.augment,
-        watch=watch,
-        moments=[epoch for epoch in MOMENTS if epoch < config.epochs],
-        device=setup.device,
-        store=store,
-    )
-    final = finals(made, task, known.x, known.y)
-    kept = made.outputs(task.test.x[:WATCHED]).to(torch.float16)
-    setup.record.array(f"outputs-{name}-x{width}-{kind}{variant and '-'}{variant}", kept)
-    return {
-        "runs": final,
-        "curve": curve,
-        "lr": recipe.lr,
-        "weight_decay": recipe.weight_decay,
-        "weights": made.weights,
-        "batches": made.batches,
-        "fit_seconds": round(made.seconds, 1),
-        "notes": [*made.notes, *(["products rounded to TF32 where the device can"] * recipe.tf32)],
-    }
+    @figure
+    def accuracy(self, record: Record) -> Figure:
+        """By width."""
+        drawn, axes = drawing.canvas(1, 3, width=4.4)
+        for axis, task in zip(axes, read.TASKS):
+            widths = read.widths(record, task)
+            for i, (kind, label) in enumerate((("network", "LeNet"), ("linear", "linearisation"))):
+                for where, style in (("test", "o-"), ("train", ":")):
+                    found = [summary(read.accuracies(record, task, w, kind, where)) for w in widths]
+                    means, errors = [one["mean"] for one in found], [one["sem"] for one in found]
+                    name = label if where == "test" else None
+                    axis.errorbar(
+                        widths, means, yerr=errors, fmt=style, color=drawing.COLOURS[i], markersize=4, label=name
+                    )
+            drawing.width_factors(axis, widths)
+            drawing.label(axis, title=TITLES[task], y="accuracy, percent (training: dotted)")
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend()
+        return drawn
+
+    @figure
+    def gaps(self, record: Record) -> Figure:
+        """By width, beside the published ones."""
+        drawn, (axis,) = drawing.canvas(width=5.6)
+        for i, task in enumerate(read.TASKS):
+            widths = read.widths(record, task)
+            found = [read.gaps(record, task, w) for w in widths]
+            means, errors = [one["mean"] for one in found], [one["sem"] for one in found]
+            drawing.line_with_errors(axis, widths, means, errors, i, TITLES[task])
+            published = {int(name[1:]): value for name, value in GAPS[task].items()}
+            axis.plot(list(published), list(published.values()), "x--", color=drawing.COLOURS[i], alpha=0.6)
+        every = {
+            w for task in read.TASKS for w in (*read.widths(record, task), *(int(name[1:]) for name in GAPS[task]))
+        }
+        drawing.width_factors(axis, sorted(every))
+        drawing.label(axis, y="LeNet minus linearisation, test points\n(published: crosses)", legend=True)
+        return drawn
+
+    @figure
+    def training(self, record: Record) -> Figure:
+        """Test accuracy over epochs."""
+        drawn, axes = drawing.canvas(1, 2, width=5.2)
+        for axis, task in zip(axes, ("mnist", "shifted")):
+            for i, width in enumerate(read.widths(record, task)):
+                for kind, style in (("network", "o-"), ("linear", "s--")):
+                    curve = record.metrics[f"train/{task}/x{width}/{kind}"]["curve"]
+                    at = [float(epoch) for epoch in curve]
+                    values = [curve[epoch][0]["test"] for epoch in curve]
+                    shown = [float("nan") if value is None else value for value in values]
+                    colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+                    axis.plot(
+                        at, shown, style, color=colour, markersize=3, label=f"x{width}" if kind == "network" else None
+                    )
+            axis.set_xscale("symlog", linthresh=1)
+            drawing.label(axis, title=TITLES[task], x="epoch", y="test accuracy, percent (linearisation: dashed)")
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend()
+        return drawn
 
 
 def finals(made: Trained, task: Task, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
@@ -197,91 +341,3 @@ def statistics(outputs: Tensor) -> dict[str, list[float]]:
         "mean": [round(float(v), 5) for v in outputs.mean(0)],
         "std": [round(float(v), 5) for v in outputs.std(0)],
     }
-
-
-def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
-    """Every rate and decay at width 1, for fewer epochs."""
-    config = setup.config
-    points = [(lr, decay) for lr in config.grid_lr for decay in config.grid_decay]
-    return search(setup, name, kind, points, setup.recipe(name, epochs=config.grid_epochs))
-
-
-def cross_grid(setup: Setup, name: str) -> dict[str, Any]:
-    """Rates and decays of the network at width 1 with cross-entropy, trained to the end: it fits the images and goes on."""
-    points = [(lr, decay) for lr in CROSS_RATES for decay in CROSS_DECAYS]
-    return search(setup, name, "network", points, setup.recipe(name, **VARIANTS["cross-entropy"]))
-
-
-def search(setup: Setup, name: str, kind: str, points: Sequence[tuple[float, float]], recipe: Recipe) -> dict[str, Any]:
-    """Rates and decays, stacked: accuracy on held-out training images, test accuracy beside it."""
-    config, task = setup.config, setup.tasks(name)
-    held = config.validation
-    inner = replace(task, train=task.train.take(torch.arange(held, len(task.train))))
-    made = train_members(
-        kind,
-        lambda s: task.lenet(1, task.classes, s),
-        inner.train if recipe.loss == "cross_entropy" else one_hot(inner.train, task.classes),
-        recipe,
-        [derive_seed(setup.seed, "lenet", 0)] * len(points),
-        augment=task.augment,
-        rates={"lr": [lr for lr, _ in points], "weight_decay": [decay for _, decay in points]},
-        device=setup.device,
-    )
-    fixed = task.fixed(recipe.epochs)
-    scores = [
-        [accuracy(outputs, labels) for outputs in made.outputs(x)]
-        for x, labels in ((fixed.x[:held], fixed.y[:held]), (task.test.x, task.test.y))
-    ]
-    return {
-        "points": [
-            {"lr": lr, "weight_decay": decay, "validation": validation, "test": test}
-            for (lr, decay), validation, test in zip(points, *scores)
-        ],
-        "epochs": recipe.epochs,
-        "fit_seconds": round(made.seconds, 1),
-        "notes": list(made.notes),
-    }
-
-
-def least_squares(setup: Setup, width: int) -> dict[str, Any]:
-    """The linearisation's squared error on all of MNIST by LSMR: is the optimiser or the model what limits SGD?"""
-    config, task = setup.config, setup.tasks("mnist")
-    model = task.lenet(width, task.classes, derive_seed(setup.seed, "lenet", 0)).to(setup.device)
-    part = one_hot(task.train, task.classes).to(setup.device)
-    linear, solution = solve_tangent(model, part, config.lsmr_steps)
-    params = {key: value.detach()[None] for key, value in linear.named_parameters()}
-    buffers = {key: value.detach()[None] for key, value in linear.named_buffers()}
-    found: dict[str, Any] = {"loss": solution.loss, "iterations": solution.iterations, "norm": solution.norm}
-    for where, x, y in (("train", task.train.x, task.train.y), ("test", task.test.x, task.test.y)):
-        found[where] = accuracy(stacked_outputs(linear, params, buffers, x, True)[0], y)
-    return found | {"rows": solution.shape[0], "parameters": solution.shape[1], "optimality": solution.optimality}
-
-
-def legs(setup: Setup) -> list[Leg]:
-    """Every measurement, those of most consequence first."""
-    config = setup.config
-    found = [
-        Leg("identities", partial(identities, setup.seed)),
-        Leg("pixels", lambda: pixel_regression(setup.tasks("mnist"), config.pixel_steps, setup.device)),
-    ]
-
-    def pair(name: str, width: int, optional: bool = False) -> Sequence[Leg]:
-        return [
-            Leg(f"train/{name}/x{width}/{kind}", partial(trained, setup, name, width, kind), optional) for kind in KINDS
-        ]
-
-    for name in ("mnist", "shifted"):
-        found += [leg for width in config.widths for leg in pair(name, width)]
-    found += [leg for width in config.colour_widths for leg in pair("cifar10", width)]
-    for kind in KINDS:
-        found.append(Leg(f"grid/mnist/{kind}", partial(grid, setup, "mnist", kind)))
-    for kind in KINDS:
-        found.append(Leg(f"double/mnist/{kind}", partial(trained, setup, "mnist", 1, kind, "double")))
-    for name in ("mnist", "cifar10"):
-        found.append(Leg(f"cross-entropy-grid/{name}", partial(cross_grid, setup, name)))
-        found.append(Leg(f"cross-entropy/{name}", partial(trained, setup, name, 1, "network", "cross-entropy")))
-    for width in config.lsmr_widths:
-        found.append(Leg(f"lsmr/x{width}", partial(least_squares, setup, width)))
-    for name, widths in (("mnist", config.optional), ("shifted", config.optional), ("cifar10", config.colour_optional)):
-        found += [leg for width in widths for leg in pair(name, width, optional=True)]
-    return found
