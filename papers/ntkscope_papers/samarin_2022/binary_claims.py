@@ -9,6 +9,8 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim, lacking
+from ntkscope_papers.framework.results import under
+from ntkscope_papers.samarin_2022.readings import by_width, paired
 from ntkscope_papers.samarin_2022.tangent_ridge import interpolating
 
 Accuracies = dict[str, float]  # percent by width, "x1", "x2", ...
@@ -57,46 +59,26 @@ CHECKS = {
 }
 
 
-def widths_of(record: Record, prefix: str) -> list[str]:
-    """The widths that have results under `prefix`, ascending: "x1", "x2", ..."""
-    found = {key.removeprefix(prefix).split("/")[0] for key in record.metrics if key.startswith(prefix)}
-    return sorted(found, key=lambda name: float(name[1:]))
+def solver_runs(record: Record, task: str) -> dict[str, list[Mapping[str, Any]]]:
+    """The paths over ridges of every initialisation, by width, ascending."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for key, run in under(record, f"solver/{task}/").items():
+        found.setdefault(key.split("/")[0], []).append(run)
+    return dict(sorted(found.items(), key=lambda item: float(item[0][1:])))
 
 
 def solver(record: Record, task: str, where: str, digit: int = 0) -> Accuracies:
     """Of the solver without a ridge, or the least that rounding allows; the mean over initialisations."""
-    found: Accuracies = {}
-    for width in widths_of(record, f"solver/{task}/"):
-        runs = solver_runs(record, task, width)
-        found[width] = sum(interpolating(run)[1][where][digit] for run in runs) / len(runs)
-    return found
-
-
-def solver_runs(record: Record, task: str, width: str) -> list[Mapping[str, Any]]:
-    """The paths over ridges of every initialisation."""
-    prefix = f"solver/{task}/{width}/"
-    return [value for key, value in record.metrics.items() if key.startswith(prefix)]
+    return {
+        width: sum(interpolating(run)[1][where][digit] for run in runs) / len(runs)
+        for width, runs in solver_runs(record, task).items()
+    }
 
 
 def descent(record: Record, task: str, kind: str, where: str, digit: int = 0) -> Accuracies:
     """Of the network ("network") or its linearisation ("linear") after training."""
-    found: Accuracies = {}
-    for width in widths_of(record, f"sgd/{task}/"):
-        run = record.metrics.get(f"sgd/{task}/{width}/{kind}")
-        if run is not None and str(digit) in run["digits"]:
-            found[width] = run["digits"][str(digit)][where]
-    return found
-
-
-def paired(record: Record, task: str) -> dict[str, bool]:
-    """Whether the network and its linearisation began at the same weights and saw the same batches, by width."""
-    found: dict[str, bool] = {}
-    for width in widths_of(record, f"sgd/{task}/"):
-        keys = [f"sgd/{task}/{width}/{kind}" for kind in ("network", "linear")]
-        if all(key in record.metrics for key in keys):
-            one, two = (record.metrics[key] for key in keys)
-            found[width] = all(one[key] == two[key] for key in ("weights", "batches"))
-    return found
+    found = {width: run["digits"] for width, run in by_width(record, f"sgd/{task}/", f"/{kind}").items()}
+    return {width: digits[str(digit)][where] for width, digits in found.items() if str(digit) in digits}
 
 
 def ridge_curve(run: Mapping[str, Any], where: str, digit: int = 0) -> dict[float, float]:
@@ -162,8 +144,8 @@ def never_falls(found: Mapping[str, float], slack: float = 0.05) -> bool:
 
 def _solver_note(record: Record, task: str) -> str:
     """At x1: the ridge of the reading, the rank, and where the published test accuracy lies on the path over ridges."""
-    runs = solver_runs(record, task, "x1")
-    if not runs:
+    runs = solver_runs(record, task).get("x1")
+    if runs is None:
         return ""
     stated = published("t1-solver-test" if task == "standard" else "t2-solver-test")["x1"]
     name, one = interpolating(runs[0])
@@ -195,7 +177,9 @@ def _one_error(config: Any, record: Record) -> Reading:
     "configuration; every pair shares w₀ and batches by fingerprint",
 )
 def _setting(config: Any, record: Record) -> Reading:
-    pairs = {f"{task} {width}": same for task in TASK.values() for width, same in paired(record, task).items()}
+    pairs = {
+        f"{task} {width}": same for task in TASK.values() for width, same in paired(record, f"sgd/{task}/").items()
+    }
     if not pairs:
         return lacking("sgd/standard/x1", "sgd/shifted/x1")
     measured = {"lr": config.lr, "epochs": config.epochs, "outputs": 1, "pairs": pairs}
@@ -343,8 +327,8 @@ def _memory(config: Any, record: Record) -> Reading:
     "standard, x1: some ridge has test at least 99.4 with train below 100",
 )
 def _regularised(config: Any, record: Record) -> Reading:
-    runs = solver_runs(record, "standard", "x1")
-    if not runs:
+    runs = solver_runs(record, "standard").get("x1")
+    if runs is None:
         return lacking("solver/standard/x1")
     train, test = (ridge_curve(runs[0], where) for where in ("train", "test"))
     good = [ridge for ridge in test if test[ridge] >= 99.4 and train[ridge] < 100]

@@ -178,8 +178,7 @@ class BinaryMnist(Experiment):
         """Accuracy over ridges."""
         drawn, axes = drawing.canvas(1, 2, width=5.6)
         for axis, task in zip(axes, claims.TASK.values()):
-            for i, width in enumerate(claims.widths_of(record, f"solver/{task}/")):
-                run = claims.solver_runs(record, task, width)[0]
+            for i, (width, (run, *_)) in enumerate(claims.solver_runs(record, task).items()):
                 for where, style in (("test", "o-"), ("train", ":")):
                     curve = claims.ridge_curve(run, where)
                     at = [ridge for ridge in curve if ridge > 0]

@@ -20,6 +20,7 @@ from ntkscope.linalg.spectrum import entropy_rank
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
 from ntkscope_papers.samarin_2022.linearized_alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope_papers.samarin_2022.linearized_claims import parameters
+from ntkscope_papers.samarin_2022.readings import by_width
 from ntkscope_papers.shared.lenet_tasks import Tasks, tasks_of
 
 DRAWN = 120  # singular values of a spectrum that are kept, evenly spaced in their rank
@@ -239,12 +240,6 @@ def spectrum(K: Float64[Tensor, "n n"]) -> dict[str, Any]:
         "ranks": at.tolist(),
         "values": [float(f"{v:.5g}") for v in eigenvalues.sqrt()[torch.from_numpy(at)].tolist()],
     }
-
-
-def by_width(record: Record, prefix: str) -> dict[str, Mapping[str, Any]]:
-    """Results by width, ascending."""
-    found = {key.removeprefix(prefix): value for key, value in record.metrics.items() if key.startswith(prefix)}
-    return dict(sorted(found.items(), key=lambda item: float(item[0][1:])))
 
 
 def rises(values: list[float]) -> bool:

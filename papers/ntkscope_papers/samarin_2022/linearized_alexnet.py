@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,6 +13,8 @@ from torch import nn
 from ntkscope import models
 from ntkscope.core import Record, derive_seed
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
+from ntkscope_papers.samarin_2022.linearized_claims import parameters
+from ntkscope_papers.samarin_2022.readings import by_width, pairs
 from ntkscope_papers.shared.lenet_tasks import Task, load_task
 from ntkscope_papers.shared.paired_training import Recipe, one_hot, train_members
 
@@ -97,12 +98,8 @@ class LinearizedAlexnet(Experiment):
         60_000_000,
         "57.0 million with 10 outputs, 61.1 million with 1,000, to which the round figure belongs",
     )
-    def parameters(self, record: Record) -> Reading:
-        found = {}
-        with torch.device("meta"):
-            for outputs in (10, 1000):
-                model = models.build("alexnet", classes=outputs, seed=None)
-                found[f"{outputs} outputs"] = sum(p.numel() for p in model.parameters())
+    def parameter_count(self, record: Record) -> Reading:
+        found = {f"{outputs} outputs": parameters("alexnet", classes=outputs) for outputs in (10, 1000)}
         return Reading(found, found == {"10 outputs": 57_044_810, "1000 outputs": 61_100_840}, exact=True)
 
     @claim(
@@ -122,7 +119,7 @@ class LinearizedAlexnet(Experiment):
         stand_in=STAND_IN,
     )
     def rates(self, record: Record) -> Reading:
-        best, shared = (rows(record, name) for name in ("linear", "shared"))
+        best, shared = (by_width(record, "", f"/{name}") for name in ("linear", "shared"))
         width = next(iter(best), None)
         if width is None or width not in shared:
             return lacking("x1")
@@ -137,11 +134,9 @@ class LinearizedAlexnet(Experiment):
         stand_in=STAND_IN,
     )
     def gap(self, record: Record) -> Reading:
-        network, linear = (rows(record, name) for name in ("network", "linear"))
-        both = [width for width in network if width in linear]
-        if not both:
+        found = {width: round(net["test"] - lin["test"], 2) for width, (net, lin) in pairs(record, "").items()}
+        if not found:
             return lacking("x1")
-        found = {width: round(network[width]["test"] - linear[width]["test"], 2) for width in both}
         return Reading(found, all(value > 0 for value in found.values()))
 
     @claim(
@@ -152,15 +147,14 @@ class LinearizedAlexnet(Experiment):
         stand_in=STAND_IN,
     )
     def trend(self, record: Record) -> Reading:
-        network, linear = (rows(record, name) for name in ("network", "linear"))
-        both = [width for width in network if width in linear]
+        both = list(pairs(record, "").values())
         if len(both) < 2:
             return lacking("x1", "x2")
-        first, last = both[0], both[-1]
+        (first, first_linear), (last, last_linear) = both[0], both[-1]
         moved = {
-            "AlexNet, test": network[last]["test"] - network[first]["test"],
-            "linearisation, test": linear[last]["test"] - linear[first]["test"],
-            "linearisation, train": linear[last]["train"] - linear[first]["train"],
+            "AlexNet, test": last["test"] - first["test"],
+            "linearisation, test": last_linear["test"] - first_linear["test"],
+            "linearisation, train": last_linear["train"] - first_linear["train"],
         }
         rise = moved["linearisation, train"]
         return Reading({k: round(v, 2) for k, v in moved.items()}, rise > 0 and rise > abs(moved["AlexNet, test"]))
@@ -170,7 +164,7 @@ class LinearizedAlexnet(Experiment):
         """Accuracies by width."""
         drawn, (axis,) = drawing.canvas(width=5.4)
         for i, name in enumerate(RUNS):
-            found = rows(record, name)
+            found = by_width(record, "", f"/{name}")
             for where, style in (("test", "o-"), ("train", "s:")):
                 at, values = [float(w[1:]) for w in found], [row[where] for row in found.values()]
                 axis.plot(
@@ -184,9 +178,3 @@ def enlarged_alexnet(width: float, seed: int, *, side: int = SIDE, channels: int
     """AlexNet with ten outputs behind a bilinear enlargement, which has no parameters; in evaluation mode."""
     enlarge = nn.Upsample(size=(side, side), mode="bilinear", align_corners=False)
     return nn.Sequential(enlarge, models.build("alexnet", width=width, in_channels=channels, seed=seed)).eval()
-
-
-def rows(record: Record, name: str) -> dict[str, Mapping[str, Any]]:
-    """The results of one kind of run by width, ascending."""
-    found = {key.split("/")[0]: value for key, value in record.metrics.items() if key.endswith(f"/{name}")}
-    return dict(sorted(found.items(), key=lambda item: float(item[0][1:])))

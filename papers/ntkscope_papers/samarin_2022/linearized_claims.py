@@ -12,7 +12,7 @@ import torch
 from ntkscope import models
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim, lacking
-from ntkscope_papers.samarin_2022 import linearized_readings as read
+from ntkscope_papers.samarin_2022 import readings as read
 
 GAPS = {
     "mnist": {"x1": 4.67, "x60": 0.48},
@@ -47,12 +47,8 @@ def table(record: Record, task: str) -> dict[str, Any]:
     return found
 
 
-def _missing(config: Any, record: Record, task: str) -> tuple[str, ...]:
-    return _missing_of(record, task, config.colour_widths if task == "cifar10" else config.widths)
-
-
-def _missing_of(record: Record, task: str, widths: Sequence[int]) -> tuple[str, ...]:
-    return tuple(leg for width in widths if width not in read.widths(record, task) for leg in legs_of(task, width))
+def _missing(record: Record, task: str, widths: Sequence[int]) -> tuple[str, ...]:
+    return tuple(legs_of(task, *(width for width in widths if width not in read.widths(record, task))))
 
 
 def identity_reading(names: Sequence[str], config: Any, record: Record) -> Reading:
@@ -104,10 +100,10 @@ def _nearest(config: Any, record: Record) -> Reading:
     return Reading(found, found == 1.0, exact=True)
 
 
-def parameters(**options: Any) -> int:
-    """Of LeNet with these options, without allocating it."""
+def parameters(network: str = "lenet", **options: Any) -> int:
+    """Of a network with these options, without allocating it."""
     with torch.device("meta"):
-        return sum(p.numel() for p in models.build("lenet", seed=None, **options).parameters())
+        return sum(p.numel() for p in models.build(network, seed=None, **options).parameters())
 
 
 @claim(
@@ -126,9 +122,7 @@ def _counts(config: Any, record: Record) -> Reading:
     "LeNet x60 within 1 %; AlexNet x4 as printed is 5 % too many: 60 million are those of 1,000 outputs",
 )
 def _widest(config: Any, record: Record) -> Reading:
-    with torch.device("meta"):
-        alexnet = sum(p.numel() for p in models.build("alexnet", width=4, seed=None).parameters())
-    found = {"LeNet x60": parameters(width=60), "AlexNet x4": alexnet}
+    found = {"LeNet x60": parameters(width=60), "AlexNet x4": parameters("alexnet", width=4)}
     note = "AlexNet x4 has 911.8 million with 10 outputs; 960 million are 16 times the 60 million of 1,000 outputs"
     return Reading(found, abs(found["LeNet x60"] / 216e6 - 1) <= 0.01, note, exact=True)
 
@@ -145,7 +139,9 @@ def _quarter(config: Any, record: Record) -> Reading:
     "pairs share initial weights and batches, by fingerprint",
 )
 def _setting(config: Any, record: Record) -> Reading:
-    pairs = read.paired(record)
+    pairs = {
+        f"{task} {width}": same for task in read.TASKS for width, same in read.paired(record, f"train/{task}/").items()
+    }
     if not pairs:
         return lacking(*legs_of("mnist", 1))
     measured = {"epochs": config.epochs, "batch": 32, "momentum": 0.9, "pairs": pairs}
@@ -209,7 +205,7 @@ def gap_reading(task: str, config: Any, record: Record) -> Reading:
     if task == "shifted" and 1 in read.widths(record, "mnist"):
         holds = holds and first >= 3 * read.gaps(record, "mnist", 1)["mean"]
     note = _ceiling(record) if task == "mnist" else ""
-    return Reading(found, holds, note, _missing(config, record, task), _missing_of(record, task, (60,)))
+    return Reading(found, holds, note, _missing(record, task, config.widths_of(task)), _missing(record, task, (60,)))
 
 
 GAP_CLAIMS = [
@@ -347,7 +343,7 @@ def _difficulty(config: Any, record: Record) -> Reading:
         f"{'holds' if row['cifar10'] > row['shifted'] else 'fails'} at {name}" for name, row in found.items()
     )
     widest = max(config.colour_widths)
-    wider = () if widest in both else tuple(leg for task in read.TASKS for leg in _missing_of(record, task, (widest,)))
+    wider = () if widest in both else tuple(leg for task in read.TASKS for leg in _missing(record, task, (widest,)))
     return Reading(found, smallest, note, wider)
 
 

@@ -16,7 +16,7 @@ from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figur
 from ntkscope_papers.framework.legs import unfinished
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.samarin_2022 import linearized_claims as claims
-from ntkscope_papers.samarin_2022 import linearized_readings as read
+from ntkscope_papers.samarin_2022 import readings as read
 from ntkscope_papers.samarin_2022.linearized_claims import GAPS, TITLES
 from ntkscope_papers.samarin_2022.linearized_identities import identities
 from ntkscope_papers.shared.lenet_tasks import Task, Tasks, tasks_of
@@ -96,7 +96,7 @@ class LinearizedLenet(Experiment):
         sizes: dict[str, Any] = {"train": self.train_items, "test": self.test_items, "enlarge": self.enlarge}
         return tasks_of(known, root=run.root, seed=run.seed, **sizes)
 
-    def widths_of(self, name: str, *, optional: bool) -> tuple[int, ...]:
+    def widths_of(self, name: str, optional: bool = False) -> tuple[int, ...]:
         """Of a task."""
         if name == "cifar10":
             return self.colour_optional if optional else self.colour_widths
@@ -138,9 +138,9 @@ class LinearizedLenet(Experiment):
         over=lambda self: (
             (name, width, kind)
             for optional, name in product((False, True), read.TASKS)
-            for width, kind in product(self.widths_of(name, optional=optional), KINDS)
+            for width, kind in product(self.widths_of(name, optional), KINDS)
         ),
-        optional=lambda self, name, width, kind: width not in self.widths_of(name, optional=False),
+        optional=lambda self, name, width, kind: width not in self.widths_of(name),
     )
     def trained(self, run: Run, name: str, width: int, kind: str, variant: str = "") -> dict[str, Any]:
         """Networks of one width, or their linearisations: accuracies and the outputs' statistics over training."""

@@ -24,21 +24,19 @@ from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figur
 from ntkscope_papers.framework.results import once, summary, under
 from ntkscope_papers.shared.networks import logits_of
 from ntkscope_papers.vargas_2023 import adaptation_claims as claims
-from ntkscope_papers.vargas_2023.adaptation_claims import TABLE_5, TABLE_6, paired_with_p
+from ntkscope_papers.vargas_2023.adaptation_claims import ON_M, TABLE_5, TABLE_6, paired_with_p
 from ntkscope_papers.vargas_2023.tweets import Tweets, balanced, classifier, manual_split, tweets
 
-ON_M = {"probe": "linear-probe", "random": "random-features", "finetune": "fine-tune", "lora": "lora"}
-ON_P = {"finetune-on-p": "fine-tune", "probe-on-p": "linear-probe"}
-METHODS = {**ON_M, **ON_P}
-SEARCHED = ("finetune", "lora", "finetune-on-p")  # methods whose learning rate is chosen
-TITLES = {
-    "probe": "probe on M",
-    "random": "random features on M",
-    "finetune": "fine-tuning on M",
-    "lora": "LoRA on M",
-    "finetune-on-p": "fine-tuning on P",
-    "probe-on-p": "probe on P",
+METHODS = {  # how the encoder is adapted, and the name in figures
+    "probe": ("linear-probe", "probe on M"),
+    "random": ("random-features", "random features on M"),
+    "finetune": ("fine-tune", "fine-tuning on M"),
+    "lora": ("lora", "LoRA on M"),
+    "finetune-on-p": ("fine-tune", "fine-tuning on P"),
+    "probe-on-p": ("linear-probe", "probe on P"),
 }
+ON_P = ("finetune-on-p", "probe-on-p")
+SEARCHED = ("finetune", "lora", "finetune-on-p")  # methods whose learning rate is chosen
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class ProbeVsFinetune(Experiment):
         found = adaptation(
             classifier(self.encoder, self.pooling, seed),
             Part(part.x, part.y),
-            method=METHODS[name],
+            method=METHODS[name][0],
             validation=None if validation is None else Part(validation.x, validation.y),
             std=self.std,
             rank=self.rank,
@@ -223,7 +221,7 @@ class ProbeVsFinetune(Experiment):
                 [0.0 if row is None else row[error] for row in rows],
             )
             series = {"measured, MiniLM": values, "published, GPT-2": stated}
-            drawing.compare_bars(axis, [TITLES[name] for name in told], series, label=f"{where} accuracy, %")
+            drawing.compare_bars(axis, [METHODS[name][1] for name in told], series, label=f"{where} accuracy, %")
             axis.set_ylim(40, 101)
         return drawn
 
@@ -238,7 +236,7 @@ class ProbeVsFinetune(Experiment):
             axis.hist(values, bins=edges, density=True, alpha=0.6, color=colour)
             axis.axvline(float(np.mean(values)), color=colour, linewidth=1.5)
             axis.set_title(
-                f"{TITLES[name]} ({len(values)}), mean {np.mean(values):.1f} %", fontsize=8, loc="left", pad=2
+                f"{METHODS[name][1]} ({len(values)}), mean {np.mean(values):.1f} %", fontsize=8, loc="left", pad=2
             )
             axis.set_xlim(edges[0], edges[-1])
             axis.set_yticks([])
@@ -259,14 +257,14 @@ class ProbeVsFinetune(Experiment):
                 continue
             at = np.linspace(0, 1, min(len(probe), len(several)))
             one, other = (np.quantile([100 * row["test"] for row in group], at) for group in (probe, several))
-            left.plot(other, one, "o", markersize=3, color=drawing.COLOURS[i], label=TITLES[name])
+            left.plot(other, one, "o", markersize=3, color=drawing.COLOURS[i], label=METHODS[name][1])
             left.plot(other, other, color="#999999", linewidth=0.8)
             if name == "finetune":
                 pairs[name] = [a["test"] - b["test"] for a, b in zip(probe, several)]
             elif "splits" in record.metrics:
                 pairs[name] = paired_with_p(record, probe, several)
         for i, (name, values) in enumerate(pairs.items()):
-            right.hist([100 * value for value in values], alpha=0.4, color=drawing.COLOURS[i], label=TITLES[name])
+            right.hist([100 * value for value in values], alpha=0.4, color=drawing.COLOURS[i], label=METHODS[name][1])
         drawing.label(
             left, x="accuracy of the other method, quantiles, %", y="accuracy of the probe on M, quantiles, %"
         )
@@ -295,5 +293,5 @@ def written(flags: np.ndarray) -> str:
 
 def runs(record: Record) -> dict[str, list[Mapping[str, Any]]]:
     """Those of every method in the record; methods that were not run are left out."""
-    found = {name: list(under(record, f"{name}/").values()) for name in TITLES}
+    found = {name: list(under(record, f"{name}/").values()) for name in METHODS}
     return {name: several for name, several in found.items() if several}

@@ -29,8 +29,7 @@ from ntkscope_papers.framework.results import under
 from ntkscope_papers.shared.sentences import on
 from ntkscope_papers.vargas_2023 import shift_claims as claims
 from ntkscope_papers.vargas_2023 import shift_measures as measures
-from ntkscope_papers.vargas_2023.tweet_embeddings import hidden_states, pretrained, untrained
-from ntkscope_papers.vargas_2023.tweets import balanced, classifier, tweets
+from ntkscope_papers.vargas_2023.tweets import balanced, classifier, hidden_states, pretrained, tweets, untrained
 
 FOLDS = 5
 MOST = 4000  # points of a density

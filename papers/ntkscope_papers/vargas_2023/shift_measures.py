@@ -15,8 +15,7 @@ from ntkscope.core import Part, Record, numpy_generator
 from ntkscope.explain.density_ratio import kernel_density_ratio
 from ntkscope.explain.pooled import Pooled, pool
 from ntkscope.explain.shift import Shift, shift
-from ntkscope_papers.vargas_2023.tweet_embeddings import Vectors
-from ntkscope_papers.vargas_2023.tweets import balanced, handle_only, masked
+from ntkscope_papers.vargas_2023.tweets import Vectors, balanced, handle_only, masked
 
 STRENGTH = 0.1  # inverse penalty of every logistic regression on standardised vectors
 CLIP = 0.999  # of the density ratios: beyond this quantile a tweet is always kept

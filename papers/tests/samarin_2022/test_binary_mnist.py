@@ -16,6 +16,7 @@ from ntkscope.core import Part, UsageError
 from ntkscope.models import build
 from ntkscope_papers.samarin_2022 import binary_claims as claims
 from ntkscope_papers.samarin_2022.linearized_identities import explicit_jacobian
+from ntkscope_papers.samarin_2022.readings import paired
 from ntkscope_papers.samarin_2022.tangent_ridge import (
     System,
     by_jacobian,
@@ -147,7 +148,7 @@ def test_rows_of_the_tables_are_judged_by_their_bands(record: ns.Record) -> None
 
 def test_a_pair_that_saw_other_batches_is_noticed(record: ns.Record) -> None:
     record.put(**table({"x1": 99.6}), **table({"x1": 99.9}, kind="network"))
-    assert claims.paired(record, "standard") == {"x1": False}
+    assert paired(record, "sgd/standard/") == {"x1": False}
 
 
 def test_what_was_not_run_says_the_command(record: ns.Record) -> None:

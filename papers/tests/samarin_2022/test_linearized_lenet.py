@@ -18,7 +18,7 @@ from ntkscope.core import Part, Record, Snapshot
 from ntkscope.models import build
 from ntkscope.training import Translate
 from ntkscope_papers.framework.legs import unfinished
-from ntkscope_papers.samarin_2022 import linearized_readings as read
+from ntkscope_papers.samarin_2022 import readings as read
 from ntkscope_papers.samarin_2022.linearized_identities import identities
 from ntkscope_papers.shared.paired_training import (
     Recipe,

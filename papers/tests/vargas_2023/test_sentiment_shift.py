@@ -16,7 +16,7 @@ from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.vargas_2023 import shift_measures as measure
 from ntkscope_papers.vargas_2023 import tweets as _tweets
 from ntkscope_papers.vargas_2023.sentiment_shift import SentimentShift
-from ntkscope_papers.vargas_2023.tweet_embeddings import hidden_states, pretrained, untrained
+from ntkscope_papers.vargas_2023.tweets import hidden_states, pretrained, untrained
 
 JUDGED = EXPERIMENTS["sentiment-shift"]
 CPU = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""What a record of `linearized-lenet` says: accuracies, gaps and likeness of networks and linearisations, by task and width."""
+"""What records say by width: accuracies, gaps and likeness of networks and their linearisations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,33 @@ from ntkscope_papers.framework.results import summary
 TASKS = ("mnist", "shifted", "cifar10")
 
 
+def by_width(record: Record, prefix: str, suffix: str = "") -> dict[str, Mapping[str, Any]]:
+    """Results whose keys are a width, "x1", "x2", ..., between `prefix` and `suffix`; ascending."""
+    found = {
+        key.removeprefix(prefix).removesuffix(suffix): value
+        for key, value in record.metrics.items()
+        if key.startswith(prefix) and key.endswith(suffix)
+    }
+    return dict(sorted(found.items(), key=lambda item: float(item[0][1:])))
+
+
+def pairs(record: Record, prefix: str) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Results of a network and its linearisation, by width, where both were trained."""
+    network, linear = (by_width(record, prefix, f"/{kind}") for kind in ("network", "linear"))
+    return {width: (network[width], linear[width]) for width in network if width in linear}
+
+
+def paired(record: Record, prefix: str) -> dict[str, bool]:
+    """Whether a network and its linearisation began at the same weights and saw the same batches, by width."""
+    return {
+        width: all(one[name] == two[name] for name in ("weights", "batches"))
+        for width, (one, two) in pairs(record, prefix).items()
+    }
+
+
 def widths(record: Record, task: str) -> list[int]:
-    """Those whose network and linearisation were both trained."""
-    prefix = f"train/{task}/x"
-    found = {int(key.removeprefix(prefix).split("/")[0]) for key in record.metrics if key.startswith(prefix)}
-    return sorted(w for w in found if all(f"{prefix}{w}/{kind}" in record.metrics for kind in ("network", "linear")))
+    """Those whose network and linearisation were both trained on a task of `linearized-lenet`."""
+    return [int(width[1:]) for width in pairs(record, f"train/{task}/")]
 
 
 def accuracies(record: Record, task: str, width: int, kind: str, where: str = "test") -> list[float]:
@@ -30,16 +52,6 @@ def gaps(record: Record, task: str, width: int, where: str = "test") -> dict[str
     """Network minus linearisation of every pair, in points: mean, standard error, how many."""
     pair = [accuracies(record, task, width, kind, where) for kind in ("network", "linear")]
     return summary(a - b for a, b in zip(*pair))
-
-
-def paired(record: Record) -> dict[str, bool]:
-    """Whether every network and its linearisation began at the same weights and saw the same batches."""
-    found = {}
-    for task in TASKS:
-        for width in widths(record, task):
-            one, two = (record.metrics[f"train/{task}/x{width}/{kind}"] for kind in ("network", "linear"))
-            found[f"{task} x{width}"] = one["weights"] == two["weights"] and one["batches"] == two["batches"]
-    return found
 
 
 def statistics_distance(record: Record, task: str, width: int) -> float:
