@@ -138,7 +138,7 @@ class LayerCollapse(Experiment):
             measure(report.step)
 
         measure(0)
-        fast = {"autocast": "bfloat16", "channels_last": True} if run.device.type == "cuda" else {}
+        fast: dict[str, Any] = {"autocast": "bfloat16", "channels_last": True} if run.device.type == "cuda" else {}
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             training.fit(
                 model,

@@ -149,23 +149,12 @@ class BinaryMnist(Experiment):
                 "LeNet, SGD": claims.descent(record, task, "network", "test"),
             }
             for i, ((label, row), model) in enumerate(zip(rows.items(), ("solver", "lin", "lenet"))):
-                published = claims.TABLES[table][model]["test"]
-                colour = drawing.COLOURS[i]
-                axis.plot(
-                    [float(w[1:]) for w in published],
-                    [100 - v for v in published.values()],
-                    "--",
-                    color=colour,
-                    alpha=0.6,
-                )
-                axis.plot(
-                    [float(w[1:]) for w in row],
-                    [100 - v for v in row.values()],
-                    "o-",
-                    color=colour,
-                    label=label,
-                    markersize=4,
-                )
+                for values, how in (
+                    (claims.TABLES[table][model]["test"], {"linestyle": "--", "alpha": 0.6}),
+                    (row, {"marker": "o", "markersize": 4, "label": label}),
+                ):
+                    errors = [100 - value for value in values.values()]
+                    axis.plot([float(width[1:]) for width in values], errors, color=drawing.COLOURS[i], **how)
             drawing.width_factors(axis, [int(width[1:]) for width in claims.TABLES[table]["lin"]["test"]])
             drawing.plain_log(axis)
             drawing.label(
@@ -185,15 +174,8 @@ class BinaryMnist(Experiment):
                     colour = drawing.COLOURS[i % len(drawing.COLOURS)]
                     label = width if where == "test" else None
                     axis.plot(at, [curve[ridge] for ridge in at], style, color=colour, markersize=3, label=label)
-            drawing.label(
-                axis,
-                title=task,
-                x="ridge / mean diagonal of the kernel",
-                y="accuracy, percent (training: dotted)",
-                log="x",
-            )
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend()
+            x, y = "ridge / mean diagonal of the kernel", "accuracy, percent (training: dotted)"
+            drawing.label(axis, title=task, x=x, y=y, log="x", legend=True)
         return {"ridges": drawn}
 
     @figure

@@ -216,9 +216,8 @@ class EffectiveRanks(Experiment):
             for i, (width, row) in enumerate(by_width(record, f"lenet/{name}/").items()):
                 colour = drawing.COLOURS[i % len(drawing.COLOURS)]
                 axis.plot(row["ranks"], np.maximum(row["values"], 1e-12), color=colour, linewidth=1.2, label=width)
-            drawing.label(axis, title=f"LeNet, {name} digits", x="rank", y="singular value of the Jacobian", log="y")
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend()
+            title, y = f"LeNet, {name} digits", "singular value of the Jacobian"
+            drawing.label(axis, title=title, x="rank", y=y, log="y", legend=True)
         return drawn
 
 

@@ -27,19 +27,19 @@ def legs_of(task: str, *widths: int) -> list[str]:
     return [f"train/{task}/x{width}" for width in widths]
 
 
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
 def table(record: Record, task: str) -> dict[str, Any]:
     """Accuracies and gaps of every width, as a claim shows them."""
     found = {}
     for width in read.widths(record, task):
         gap = read.gaps(record, task, width)
-        means = {
-            kind: sum(v) / len(v)
-            for kind in ("network", "linear")
-            for v in [read.accuracies(record, task, width, kind)]
-        }
+        network, linear = (mean(read.accuracies(record, task, width, kind)) for kind in ("network", "linear"))
         found[f"x{width}"] = {
-            "LeNet": round(means["network"], 2),
-            "LinLeNet": round(means["linear"], 2),
+            "LeNet": round(network, 2),
+            "LinLeNet": round(linear, 2),
             "gap": round(gap["mean"], 2),
             "sem": round(gap["sem"], 2),
             "n": gap["n"],
@@ -301,8 +301,7 @@ def _pixels(config: Any, record: Record) -> Reading:
     found = record.metrics.get("pixels")
     if found is None or 1 not in read.widths(record, "mnist"):
         return lacking("pixels", *legs_of("mnist", 1))
-    lin = read.accuracies(record, "mnist", 1, "linear")
-    lead = sum(lin) / len(lin) - found["test"]
+    lead = mean(read.accuracies(record, "mnist", 1, "linear")) - found["test"]
     measured = {"train": found["train"], "test": found["test"], "lead of LinLeNet x1": round(lead, 2)}
     return Reading(measured, 91.5 <= found["test"] <= 93 and 92 <= found["train"] <= 94.5 and 0.5 <= lead <= 4)
 
@@ -320,7 +319,7 @@ def _colour60(config: Any, record: Record) -> Reading:
     lead = {}
     for where in ("train", "test"):
         lin, net = (read.accuracies(record, "cifar10", w, k, where) for w, k in ((60, "linear"), (1, "network")))
-        lead[where] = round(sum(lin) / len(lin) - sum(net) / len(net), 2)
+        lead[where] = round(mean(lin) - mean(net), 2)
     return Reading(lead, all(value > 0 for value in lead.values()))
 
 

@@ -272,9 +272,7 @@ class LinearizedLenet(Experiment):
                         widths, means, yerr=errors, fmt=style, color=drawing.COLOURS[i], markersize=4, label=name
                     )
             drawing.width_factors(axis, widths)
-            drawing.label(axis, title=TITLES[task], y="accuracy, percent (training: dotted)")
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend()
+            drawing.label(axis, title=TITLES[task], y="accuracy, percent (training: dotted)", legend=True)
         return drawn
 
     @figure
@@ -311,9 +309,8 @@ class LinearizedLenet(Experiment):
                         at, shown, style, color=colour, markersize=3, label=f"x{width}" if kind == "network" else None
                     )
             axis.set_xscale("symlog", linthresh=1)
-            drawing.label(axis, title=TITLES[task], x="epoch", y="test accuracy, percent (linearisation: dashed)")
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend()
+            y = "test accuracy, percent (linearisation: dashed)"
+            drawing.label(axis, title=TITLES[task], x="epoch", y=y, legend=True)
         return drawn
 
 

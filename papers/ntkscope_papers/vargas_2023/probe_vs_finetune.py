@@ -265,14 +265,10 @@ class ProbeVsFinetune(Experiment):
                 pairs[name] = paired_with_p(record, probe, several)
         for i, (name, values) in enumerate(pairs.items()):
             right.hist([100 * value for value in values], alpha=0.4, color=drawing.COLOURS[i], label=METHODS[name][1])
-        drawing.label(
-            left, x="accuracy of the other method, quantiles, %", y="accuracy of the probe on M, quantiles, %"
-        )
+        x, y = "accuracy of the other method, quantiles, %", "accuracy of the probe on M, quantiles, %"
+        drawing.label(left, x=x, y=y, legend=True)
         right.axvline(0, color="#999999", linewidth=0.8)
-        drawing.label(right, x="probe minus the other on the same tweets, points", y="shuffles")
-        for axis in (left, right):
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend()
+        drawing.label(right, x="probe minus the other on the same tweets, points", y="shuffles", legend=True)
         return drawn
 
 

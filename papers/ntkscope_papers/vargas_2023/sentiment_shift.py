@@ -242,9 +242,7 @@ class SentimentShift(Experiment):
                         k + 0.12 * d, value, yerr=error, fmt="o", markersize=3, color=drawing.COLOURS[i], label=name
                     )
         axes[2].set_xticks(range(len(self.sizes)), self.sizes)
-        axes[2].set_title("untrained encoders")
-        if axes[2].get_legend_handles_labels()[0]:
-            axes[2].legend()
+        drawing.label(axes[2], title="untrained encoders", legend=True)
         for axis in axes:
             axis.axhline(0.5, color="#999999", linewidth=0.6)
             axis.set_ylim(0.4, 1.02)

@@ -67,6 +67,19 @@ def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments
         )
 
 
+def test_cases_that_are_optional_run_when_they_are_named() -> None:
+    config = ns.EXPERIMENTS["effective-rank"].at("smoke", {"optional": (5.0,), "widths": (1.0,)})
+    lenet = [
+        one for one in config.legs_of(None) if one.key.startswith("lenet/")
+    ]  # nothing is computed: no run is needed
+    assert {one.key: one.optional for one in lenet} == {
+        "lenet/standard/x1": False,
+        "lenet/shifted/x1": False,
+        "lenet/standard/x5": True,
+        "lenet/shifted/x5": True,
+    }
+
+
 def test_a_memory_budget_does_not_keep_records_apart_and_is_listed(tmp_path: Path) -> None:
     small = Record.create(tmp_path / "small", kind="experiment", name="x", config={"memory": "1GiB", "items": 3})
     small.put(leg={"seconds": 1.0, "value": 2})
