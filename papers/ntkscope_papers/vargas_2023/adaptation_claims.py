@@ -42,8 +42,7 @@ Runs = list[Mapping[str, Any]]
 
 def rows(config: Any, record: Record, name: str) -> Runs:
     """Every run of a method, in order; empty unless all are there."""
-    count = config.p_runs if name.endswith("-on-p") else config.shuffles
-    keys, metrics = [f"{name}/{s}" for s in range(count)], record.metrics
+    keys, metrics = [f"{name}/{s}" for s in range(config.runs_of(name))], record.metrics
     return [metrics[key] for key in keys] if all(key in metrics for key in keys) else []
 
 
@@ -59,10 +58,6 @@ def table(several: Runs) -> dict[str, Any]:
 
 def mean(several: Runs, where: str) -> float:
     return 100 * float(np.mean([row[where] for row in several]))
-
-
-def gap(several: Runs) -> float:
-    return mean(several, "train") - mean(several, "test")
 
 
 def of_runs(*names: str) -> Callable[[Callable[..., Reading]], Read]:
@@ -158,7 +153,7 @@ def _lora(config: Any, record: Record, several: Runs) -> Reading:
 def _order(config: Any, record: Record, *several_runs: Runs) -> Reading:
     found = dict(zip(ON_M, several_runs))
     test = {name: mean(several, "test") for name, several in found.items()}
-    gaps = {name: gap(several) for name, several in found.items()}
+    gaps = {name: mean(several, "train") - test[name] for name, several in found.items()}
     holds = (
         test["probe"] - test["random"] >= 10
         and gaps["finetune"] > gaps["probe"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figur
 from ntkscope_papers.framework.results import once, summary, under
 from ntkscope_papers.shared.networks import logits_of
 from ntkscope_papers.vargas_2023 import adaptation_claims as claims
-from ntkscope_papers.vargas_2023.adaptation_claims import ON_M, TABLE_5, TABLE_6, paired_with_p
+from ntkscope_papers.vargas_2023.adaptation_claims import TABLE_5, TABLE_6, paired_with_p
 from ntkscope_papers.vargas_2023.tweets import Tweets, balanced, classifier, manual_split, tweets
 
 METHODS = {  # how the encoder is adapted, and the name in figures
@@ -120,50 +119,44 @@ class ProbeVsFinetune(Experiment):
     def chosen_rate(self, run: Run, name: str) -> dict[str, Any]:
         """The learning rate, chosen by the accuracy on other tweets of P; trained on as many of P as the method has later."""
         if name in ON_P:
-            rates, epochs, batch, draws = self.p_rates, self.p_rate_epochs, self.p_batch, 1
+            rates, epochs, draws = self.p_rates, self.p_rate_epochs, 1
         else:
-            rates, epochs, batch, draws = self.rates, self.epochs, self.batch, self.rate_draws
+            rates, epochs, draws = self.rates, self.epochs, self.rate_draws
         scores = []
         for lr in rates:
             several = []
             for seed in range(run.seed, run.seed + draws):
                 train, held = self.processed(run, seed, small=name not in ON_P)
-                model, _ = self.adapted(run, name, train, lr=lr, epochs=epochs, batch=batch, seed=seed)
+                model, _ = self.adapted(run, name, train, lr=lr, epochs=epochs, seed=seed)
                 several.append(float(right(model, held).mean()))
             scores.append(float(np.mean(several)))
         return {"rates": list(rates), "accuracy on P": scores, "chosen": rates[int(np.argmax(scores))]}
 
-    @leg("{}/{}", over=lambda self: product(ON_M, range(self.shuffles)))
-    def on_manual(self, run: Run, name: str, s: int) -> dict[str, Any]:
-        """One shuffle of M: trained on 150 tweets of each class, tested on the others."""
+    @leg("{}/{}", over=lambda self: ((name, s) for name in METHODS for s in range(self.runs_of(name))))
+    def accuracies(self, run: Run, name: str, s: int) -> dict[str, Any]:
+        """One shuffle of M: trained on 150 tweets of each class, tested on the others. Or trained on P, the epoch chosen on
+        other tweets of P, and tested on all of M."""
         manual, seed, lr = run.data.manual, run.seed + s, self.rate(run, name)
-        train, test = (manual.take(torch.from_numpy(i)) for i in manual_split(manual.y, self.per_class, seed))
-        model, _ = self.adapted(run, name, train, lr=lr, epochs=self.epochs, batch=self.batch, seed=seed)
-        answers = right(model, test)
+        validation: Part | None = None
+        if name in ON_P:
+            (train, validation), test = self.processed(run, seed), manual
+        else:
+            train, test = (manual.take(torch.from_numpy(i)) for i in manual_split(manual.y, self.per_class, seed))
+        model, epoch = self.adapted(run, name, train, validation, lr=lr, epochs=self.epochs, seed=seed)
+        answers, chosen = right(model, test), {}
+        if validation is not None:
+            chosen = {"validation": float(right(model, validation).mean()), "epoch": epoch}
         return {
             "train": float(right(model, train).mean()),
+            **chosen,
             "test": float(answers.mean()),
             "right": written(answers),
             "lr": lr,
         }
 
-    @leg("{}/{}", over=lambda self: product(ON_P, range(self.p_runs)))
-    def on_processed(self, run: Run, name: str, s: int) -> dict[str, Any]:
-        """Trained on P, the epoch chosen on other tweets of P, tested on all of M."""
-        seed, lr = run.seed + s, self.rate(run, name)
-        train, validation = self.processed(run, seed)
-        model, epoch = self.adapted(
-            run, name, train, validation, lr=lr, epochs=self.epochs, batch=self.p_batch, seed=seed
-        )
-        answers = right(model, run.data.manual)
-        return {
-            "train": float(right(model, train).mean()),
-            "validation": float(right(model, validation).mean()),
-            "test": float(answers.mean()),
-            "right": written(answers),
-            "epoch": epoch,
-            "lr": lr,
-        }
+    def runs_of(self, name: str) -> int:
+        """How many there are of a method."""
+        return self.p_runs if name in ON_P else self.shuffles
 
     def rate(self, run: Run, name: str) -> float:
         """A method's learning rate; one that is to be chosen and is missing is chosen now."""
@@ -179,16 +172,7 @@ class ProbeVsFinetune(Experiment):
         return P.take(torch.from_numpy(train)), P.take(torch.from_numpy(held))
 
     def adapted(
-        self,
-        run: Run,
-        name: str,
-        part: Part,
-        validation: Part | None = None,
-        *,
-        lr: float,
-        epochs: int,
-        batch: int,
-        seed: int,
+        self, run: Run, name: str, part: Part, validation: Part | None = None, *, lr: float, epochs: int, seed: int
     ) -> tuple[nn.Module, int]:
         """The encoder adapted by the method `name`, and the epoch whose weights it has."""
         found = adaptation(
@@ -200,7 +184,7 @@ class ProbeVsFinetune(Experiment):
             rank=self.rank,
             lr=lr,
             epochs=epochs,
-            batch_size=batch,
+            batch_size=self.p_batch if name in ON_P else self.batch,
             seed=seed,
             device=run.device,
         )
