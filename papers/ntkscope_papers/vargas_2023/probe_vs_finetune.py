@@ -143,7 +143,8 @@ class ProbeVsFinetune(Experiment):
         else:
             train, test = (manual.take(torch.from_numpy(i)) for i in manual_split(manual.y, self.per_class, seed))
         model, epoch = self.adapted(run, name, train, validation, lr=lr, epochs=self.epochs, seed=seed)
-        answers, chosen = right(model, test), {}
+        answers = right(model, test)
+        chosen: dict[str, float] = {}
         if validation is not None:
             chosen = {"validation": float(right(model, validation).mean()), "epoch": epoch}
         return {
