@@ -69,10 +69,8 @@ def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments
 
 def test_cases_that_are_optional_run_when_they_are_named() -> None:
     config = ns.EXPERIMENTS["effective-rank"].at("smoke", {"optional": (5.0,), "widths": (1.0,)})
-    lenet = [
-        one for one in config.legs_of(None) if one.key.startswith("lenet/")
-    ]  # nothing is computed: no run is needed
-    assert {one.key: one.optional for one in lenet} == {
+    legs = config.legs_of(None)  # nothing is computed: no run is needed
+    assert {one.key: one.optional for one in legs if one.key.startswith("lenet/")} == {
         "lenet/standard/x1": False,
         "lenet/shifted/x1": False,
         "lenet/standard/x5": True,
