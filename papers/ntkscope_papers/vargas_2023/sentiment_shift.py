@@ -160,7 +160,7 @@ class SentimentShift(Experiment):
     @leg("layer/{}", over=lambda self: range(self.blocks + 1))
     def layer(self, run: Run, k: int) -> dict[str, Any]:
         """By pooling; below the first block the first token is the same vector for every tweet and says nothing."""
-        vectors = {how: run.data.layers[k, how] for how in self.poolings}
+        vectors: dict[str, Both] = {how: run.data.layers[k, how] for how in self.poolings}
         varies = {how: bool((np.concatenate(pair) != pair[0][0]).any()) for how, pair in vectors.items()}
         return {how: measures.seen(*pair, self.permutations, run.seed) for how, pair in vectors.items() if varies[how]}
 
@@ -207,8 +207,8 @@ class SentimentShift(Experiment):
     @leg("filter/{}", over=lambda self: range(self.filters))
     def filtered(self, run: Run, s: int) -> dict[str, Any]:
         """Tweets of P whose label a probe of M confirms."""
-        labels = run.data.processed.y.numpy(), run.data.manual.y.numpy()
-        results, planes = measures.filtered(*run.data.whole, *labels, self.share, run.seed + s, run.device)
+        (P, M), y_P, y_M = run.data.whole, run.data.processed.y.numpy(), run.data.manual.y.numpy()
+        results, planes = measures.filtered(P, M, y_P, y_M, self.share, run.seed + s, run.device)
         if s == 0:
             for name, points in planes.items():
                 run.record.array(f"filter-{name}", points)
@@ -216,8 +216,8 @@ class SentimentShift(Experiment):
 
     @leg("subsample")
     def subsample(self, run: Run) -> dict[str, Any]:
-        labels = run.data.processed.y.numpy(), run.data.manual.y.numpy()
-        return measures.subsample(*run.data.whole, *labels, run.seed)
+        (P, M), y_P, y_M = run.data.whole, run.data.processed.y.numpy(), run.data.manual.y.numpy()
+        return measures.subsample(P, M, y_P, y_M, run.seed)
 
     @figure
     def separation(self, record: Record) -> Figure:
