@@ -32,9 +32,8 @@ from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.legs import showing
-from ntkscope_papers.framework.results import once, summary, under
+from ntkscope_papers.framework.results import digits, once, summary, under
 from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
-from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of
 

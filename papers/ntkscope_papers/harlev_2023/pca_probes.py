@@ -30,10 +30,10 @@ from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import ProbeSweep, sweep
 from ntkscope.tangent import activations
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework.results import digits
 from ntkscope_papers.harlev_2023 import probe_claims as claims
 from ntkscope_papers.harlev_2023.probe_claims import RIGHT, Network, complete
 from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
-from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.shared.images import pretrained_file, residual_recipe
 from ntkscope_papers.shared.networks import logits_of, trained
 

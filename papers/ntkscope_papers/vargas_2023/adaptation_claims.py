@@ -20,8 +20,7 @@ from ntkscope.core import Record
 from ntkscope.measures.resampled import corrected_t_test
 from ntkscope_papers.framework import Reading, claim, lacking
 from ntkscope_papers.framework.claims import Read
-from ntkscope_papers.framework.results import summary
-from ntkscope_papers.qadeer_2023.networks import digits
+from ntkscope_papers.framework.results import digits, summary
 
 WHY = "MiniLM with six layers in place of GPT-2"
 TABLE_5: dict[str, dict[str, float]] = {
@@ -65,9 +64,8 @@ def of_runs(*names: str) -> Callable[[Callable[..., Reading]], Read]:
 
     def wrap(read: Callable[..., Reading]) -> Read:
         def checked(config: Any, record: Record) -> Reading:
-            found = {name: rows(config, record, name) for name in names}
-            missing = [name for name, several in found.items() if not several]
-            return lacking(*missing) if missing else read(config, record, *found.values())
+            found = [rows(config, record, name) for name in names]
+            return read(config, record, *found) if all(found) else lacking(*names)
 
         return checked
 
@@ -149,9 +147,10 @@ def _lora(config: Any, record: Record, several: Runs) -> Reading:
     stand_in=WHY,
     seeds=50,
 )
-@of_runs(*ON_M)
-def _order(config: Any, record: Record, *several_runs: Runs) -> Reading:
-    found = dict(zip(ON_M, several_runs))
+def _order(config: Any, record: Record) -> Reading:
+    found = {name: rows(config, record, name) for name in ON_M}
+    if not all(found.values()):
+        return lacking(*(name for name, several in found.items() if not several))
     test = {name: mean(several, "test") for name, several in found.items()}
     gaps = {name: mean(several, "train") - test[name] for name, several in found.items()}
     holds = (

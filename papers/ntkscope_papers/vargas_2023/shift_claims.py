@@ -9,8 +9,7 @@ import numpy as np
 
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim, lacking
-from ntkscope_papers.framework.results import summary
-from ntkscope_papers.qadeer_2023.networks import digits
+from ntkscope_papers.framework.results import digits, summary
 
 WHY = "MiniLM with six layers in place of GPT-2"
 SOURCE = "Distribution shift"
