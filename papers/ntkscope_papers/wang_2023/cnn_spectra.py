@@ -25,8 +25,7 @@ from ntkscope.kernels import kernel
 from ntkscope.measures.spectra import compare
 from ntkscope.training.stopping import StopWhen
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.framework.results import summary
-from ntkscope_papers.qadeer_2023.networks import digits
+from ntkscope_papers.framework.results import digits, summary
 from ntkscope_papers.shared.images import chosen_points, load_images
 from ntkscope_papers.shared.networks import logits_of, trained
 from ntkscope_papers.wang_2023.two_layer import Shape, conjugate_kernel, first_layer_kernel, network, weights_of

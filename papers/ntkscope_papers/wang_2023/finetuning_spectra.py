@@ -27,8 +27,7 @@ from ntkscope.training.evaluation import evaluating
 from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.framework.results import once, under
-from ntkscope_papers.qadeer_2023.networks import digits
+from ntkscope_papers.framework.results import digits, once, under
 from ntkscope_papers.shared.networks import logits_of, weights_file
 from ntkscope_papers.shared.sentences import build_encoder, on, sample, sentences
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim
-from ntkscope_papers.qadeer_2023.networks import digits
+from ntkscope_papers.framework.results import digits
 
 CHANGES = ("weights", "ck", "ntk")
 TINY = 1e-12
