@@ -26,7 +26,7 @@ from benchmarks.machine import ROOT, THREADS
 from benchmarks.outcome import Check, Outcome, table
 from ntkscope.core import DataNotFound, NumericalError, Part, UsageError
 from ntkscope.data.subsets import stratified
-from ntkscope.tangent.feature_matrices import LayerFeatures
+from ntkscope.tangent.matrices.feature_matrices import LayerFeatures
 from ntkscope.training.schedules import Triangular
 from ntkscope_papers.shared.networks import logits_of
 from ntkscope_papers.shared.sentences import build_encoder, sentences

@@ -99,7 +99,7 @@ def kernel(options: dict[str, Any], rows: str, model: Any, x1: Any, x2: Any) -> 
     size = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
     peak = torch.cuda.max_memory_allocated() / 2**30 if device() == "cuda" else None
     cut: Any = K.store.labels["cut"]  # type: ignore[attr-defined]
-    did = None if K.coverage is None else {"stages": K.coverage.by_stage(), "samples run": K.coverage.captured}
+    did = None if K.coverage is None else {"stages": K.coverage.by_stage(), "samples run": K.coverage.samples_run}
     took = {"seconds": time.perf_counter() - began, "peak device GiB": peak, "certificate": plain(K.certificate)}
     return {"shape": list(K.shape), "bytes": size, "cut": cut, **took, "run": K.meta["run"], "work": did}
 

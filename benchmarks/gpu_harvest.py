@@ -22,29 +22,40 @@ from benchmarks.gpu_cases import CASES, GpuCase, check_names
 from benchmarks.gpu_peers import timed
 from benchmarks.outcome import plain, table
 from ntkscope.core.script import run_script
-from ntkscope.tangent import harvest
-from ntkscope.tangent.harvest import Way
+from ntkscope.tangent.blocks import execution as execution
+from ntkscope.tangent.blocks.execution import ExecutionMode
 
 NAMES = ("resnet18", "lenet")
-WAYS = (Way(), Way(channels_last=True), Way(together=16), Way(channels_last=True, together=16))
+WAYS = (
+    ExecutionMode(),
+    ExecutionMode(channels_last=True),
+    ExecutionMode(together=16),
+    ExecutionMode(channels_last=True, together=16),
+)
 BLOCKS = (256, 512, 1024)
 
 
-def told(case: GpuCase, way: Way, block: int, n: int, device: str, how: dict[str, Any], tiny: bool) -> dict[str, Any]:
+def told(
+    case: GpuCase, mode: ExecutionMode, block: int, n: int, device: str, how: dict[str, Any], tiny: bool
+) -> dict[str, Any]:
     """One way, in blocks of at most so many samples."""
     model, x = case.made(n, device, tiny)
-    before = harvest.FORCED, harvest.FORCED_BLOCK
-    harvest.FORCED, harvest.FORCED_BLOCK = way, block
+    before = execution.FORCED, execution.FORCED_BLOCK
+    execution.FORCED, execution.FORCED_BLOCK = mode, block
     try:
         tangent = ns.Tangent(model, **how)
         tangent.kernel("trntk0", x)
         seconds, K = timed(lambda: tangent.kernel("trntk0", x), device)
     finally:
-        harvest.FORCED, harvest.FORCED_BLOCK = before
+        execution.FORCED, execution.FORCED_BLOCK = before
     did: Any = K.coverage
-    spent = {f"{stage} ms": 1e3 * did.stages.get(stage, 0.0) / did.captured for stage in ("capture", "certificate")}
-    taken = "as told" if str(did.harvest or Way()) == str(way) else f"instead: {did.harvest or Way()}"
-    return {"way": str(way), "block": block, "seconds": seconds, **spent, "taken": taken, "plan": str(K.meta["plan"])}
+    spent = {f"{stage} ms": 1e3 * did.stages.get(stage, 0.0) / did.samples_run for stage in ("capture", "certificate")}
+    taken = (
+        "as told"
+        if str(did.execution or ExecutionMode()) == str(mode)
+        else f"instead: {did.execution or ExecutionMode()}"
+    )
+    return {"way": str(mode), "block": block, "seconds": seconds, **spent, "taken": taken, "plan": str(K.meta["plan"])}
 
 
 def chosen(case: GpuCase, n: int, device: str, how: dict[str, Any], tiny: bool) -> list[dict[str, Any]]:
@@ -57,7 +68,7 @@ def chosen(case: GpuCase, n: int, device: str, how: dict[str, Any], tiny: bool) 
         did: Any = K.coverage
         spent = {f"{s} s": did.stages.get(s, 0.0) for s in ("capture", "certificate", "trial", "features", "products")}
         rows.append(
-            {"call": call + 1, "seconds": seconds, **spent, "harvest": did.harvest, "plan": str(K.meta["plan"])}
+            {"call": call + 1, "seconds": seconds, **spent, "harvest": did.execution, "plan": str(K.meta["plan"])}
         )
     return rows
 
@@ -80,9 +91,9 @@ def main(
         for rounding in precision or (["exact"] if quick else ["bf16"]):
             start, how = time.perf_counter(), {"precision": rounding, "memory": memory}
             rows = []
-            for way in WAYS:
+            for mode in WAYS:
                 for block in (4,) if quick else BLOCKS:
-                    rows.append(told(CASES[name], way, block, inputs, device, how, quick))
+                    rows.append(told(CASES[name], mode, block, inputs, device, how, quick))
                     if device.startswith("cuda"):
                         torch.cuda.empty_cache()
             calls = chosen(CASES[name], inputs, device, how, quick)

@@ -47,7 +47,7 @@ def profiled(case: GpuCase, n: int, device: str, how: dict[str, Any], tiny: bool
         "device": rows(kernels, "self_device_time_total", seconds),
         "processor": rows(averages, "self_cpu_time_total", seconds),
         "plan": str(K.meta["plan"]),
-        "harvest": K.coverage.harvest,
+        "harvest": K.coverage.execution,
         "stages": dict(K.coverage.stages),
     }
 

@@ -59,12 +59,12 @@ def roofline(
         "inputs": n,
         "precision": precision,
         "plan": str(K.meta["plan"]),
-        "harvest": did.harvest,
+        "harvest": did.execution,
         "first call": first,
         "seconds": seconds,
-        "samples run": did.captured,
+        "samples run": did.samples_run,
         "ms a sample run": {
-            s: 1e3 * did.stages.get(s, 0.0) / did.captured for s in ("capture", "features", "certificate")
+            s: 1e3 * did.stages.get(s, 0.0) / did.samples_run for s in ("capture", "features", "certificate")
         },
         "stages": rows,
         "large product flop/s": reached,

@@ -27,13 +27,13 @@ from benchmarks.networks import relative_error
 from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope.core.script import run_script
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.heads import Heads
-from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.plan import make_plan
-from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.blocks.heads import Heads
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.kernel.plan import make_plan
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.subject import Subject
+from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 
 PRECISIONS = ("bf16", "tf32", "fp16", "exact")
 SIZE = 8192
@@ -70,17 +70,17 @@ def counted(n: int, m: int | None, resident: int, block: int) -> tuple[int, int]
     if m is not None:
         small, large = min(n, m), max(n, m)
         return small + -(-small // resident) * large, small * large
-    captured = pairs = 0
+    backward_pass = pairs = 0
     for start in range(0, n, resident):
         inside, after = min(resident, n - start), max(0, n - start - resident)
-        captured += inside + after
+        backward_pass += inside + after
         for at in range(0, inside, block):
             pairs += min(at + block, inside) * (min(at + block, inside) - at)
         pairs += inside * after
-    return captured, pairs
+    return backward_pass, pairs
 
 
-def flops_of(piece: Piece, heads: int) -> int:
+def flops_of(piece: ParameterBlock, heads: int) -> int:
     """Multiply-adds of one pair of samples."""
     if piece.method in ("kronecker", "positions"):
         return piece.groups * piece.positions**2 * (piece.inside + heads * piece.outside)
@@ -113,14 +113,14 @@ def measure(model: nn.Module, x: Tensor, precision: str, memory: str, K64: Tenso
     seconds = time.perf_counter() - began
     did: Any = K.coverage
     plan = K.meta["plan"]
-    captured, pairs = counted(len(x), None, plan.resident, plan.block)
-    if captured != did.captured:
-        raise ArithmeticError(f"{did.captured} samples were captured; counted {captured}")
+    backward_pass, pairs = counted(len(x), None, plan.resident, plan.block)
+    if backward_pass != did.samples_run:
+        raise ArithmeticError(f"{did.samples_run} samples were captured; counted {backward_pass}")
     with tempfile.TemporaryDirectory() as scratch:
         byte = write_seconds(K.dense(), Path(scratch))
     rates = {
-        "capture ms a sample": 1e3 * did.stages["capture"] / captured,
-        "features ms a sample": 1e3 * did.stages["features"] / captured,
+        "capture ms a sample": 1e3 * did.stages["capture"] / backward_pass,
+        "features ms a sample": 1e3 * did.stages["features"] / backward_pass,
         "products µs a pair": 1e6 * did.stages["products"] / pairs,
         "writing ns a byte": 1e9 * byte,
         "rest s a run": seconds - sum(did.stages.values()),

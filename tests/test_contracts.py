@@ -30,7 +30,7 @@ from contracts.section import SectionContract
 from contracts.surrogate import SurrogateContract
 from contracts.view import ViewContract
 from ntkscope.report import VIEWS
-from ntkscope.tangent.rules import REWRITES, RULES
+from ntkscope.tangent.trace.rules import REWRITES, RULES
 from ntkscope.xray import SECTIONS
 from strategies.layers import LAYERS
 from test_orphans import HELPERS

@@ -15,7 +15,7 @@ import ntkscope.measures
 import ntkscope.models
 import ntkscope.report.views
 import ntkscope.surrogates
-import ntkscope.tangent.rules
+import ntkscope.tangent.trace.rules
 from ntkscope.core import Registry
 from ntkscope.xray import SECTIONS
 
@@ -67,8 +67,8 @@ def entries(room: str) -> list[Any]:
         "report.views": lambda: list(ntkscope.report.views.VIEWS.values()),
         "xray.sections": lambda: [section.run for section in SECTIONS.values()],
         "tangent.rules": lambda: [
-            *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),
-            *ntkscope.tangent.rules.REWRITES.values(),
+            *(rule for rule, _ in ntkscope.tangent.trace.rules.RULES.values()),
+            *ntkscope.tangent.trace.rules.REWRITES.values(),
         ],
     }
     return rooms[room]()

@@ -15,7 +15,7 @@ from copies.models import CASES
 from ntkscope.core import copies
 from ntkscope.kernels import tangent_machine
 from ntkscope.surrogates import linearized as linear_networks
-from ntkscope.tangent import subject
+from ntkscope.tangent.model import subject
 
 Mutant = Callable[[Any, Any], None]
 COPYING = (copies, subject, linear_networks, tangent_machine)  # loaded here: what is imported later keeps a mutant

@@ -77,7 +77,7 @@ IMAGES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", IMAGES)
-@pytest.mark.parametrize("resize", ["captured", "stretch"])
+@pytest.mark.parametrize("resize", ["crop", "stretch"])
 def test_images(tmp_path: Path, name: str, resize: str) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(IMAGES[name])

@@ -178,7 +178,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(_projecting.BLOCK, "cpu", 6)  # the store keeps the blocks it was begun with
     with pytest.warns(RuntimeWarning, match="chunks 2 are damaged"):
         again = ns.kernel("proj-trntk", model, x, **options)
-    assert again.coverage.captured == 6  # the two chunks, and the third to compare
+    assert again.coverage.samples_run == 6  # the two chunks, and the third to compare
     assert torch.equal(again.dense(), whole)
     assert all(torch.equal(store.read(k), before[k]) for k in range(3))
     for changed, words in (({"seed": 1}, "seed 1"), ({"normalize": False}, "cosines"), ({"dim": 64}, "64 columns")):

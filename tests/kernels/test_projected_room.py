@@ -17,11 +17,12 @@ from ntkscope.kernels._sketching import Room
 from ntkscope.linalg.sparse_sketch import SparseSketch
 from ntkscope.storage._zarr import attributes_checksum
 from ntkscope.storage.feature_store import FeatureStore
-from ntkscope.tangent import captured, engine
-from ntkscope.tangent.harvest import Way
+from ntkscope.tangent.blocks import backward
+from ntkscope.tangent.blocks.execution import ExecutionMode
+from ntkscope.tangent.kernel import engine
 from oracles import against
 from oracles.closeness import relative_error
-from strategies.ways import harvested
+from strategies.modes import harvested
 
 pytestmark = pytest.mark.guard  # minutes in all
 
@@ -41,9 +42,9 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Room]:
     found: list[Room] = []
     made = _sketching.project_block
 
-    def project_block(engine: Any, captured: Any, sketch: Any, room: Room, *rest: Any) -> Tensor:
+    def project_block(engine: Any, backward_pass: Any, sketch: Any, room: Room, *rest: Any) -> Tensor:
         found.append(room)
-        return made(engine, captured, sketch, room, *rest)
+        return made(engine, backward_pass, sketch, room, *rest)
 
     monkeypatch.setattr(_projecting, "project_block", project_block)
     monkeypatch.setattr(_projected_store, "project_block", project_block)
@@ -176,13 +177,19 @@ def test_places_and_signs_are_drawn_once_where_they_fit(
 
 
 @both
-@pytest.mark.parametrize("way", [Way(together=16), Way(channels_last=True, together=2), Way(flipped=True)], ids=str)
-def test_blocks_are_projected_whichever_way_they_are_run(kind: str, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "mode",
+    [ExecutionMode(together=16), ExecutionMode(channels_last=True, together=2), ExecutionMode(flipped=True)],
+    ids=str,
+)
+def test_blocks_are_projected_whichever_way_they_are_run(
+    kind: str, mode: ExecutionMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(_projecting.BLOCK, "cpu", 2)
     model, x = lenet(torch.float64)
     options: dict[str, Any] = {"kind": kind, "dim": 256, "normalize": False}
     plain: Any = ns.kernel("proj-trntk", model, x, **options)
-    used: list[Way] = []
+    used: list[ExecutionMode] = []
     made = engine.capture
 
     def noted(*args: Any) -> Any:
@@ -190,9 +197,9 @@ def test_blocks_are_projected_whichever_way_they_are_run(kind: str, way: Way, mo
         return made(*args)
 
     monkeypatch.setattr(engine, "capture", noted)
-    with harvested(way):
+    with harvested(mode):
         found: Any = ns.kernel("proj-trntk", model, x, **options)
-    assert set(used) == {way}
+    assert set(used) == {mode}
     assert found.meta["certificate"].checked == 3
     assert relative_error(found.left, plain.left) <= 1e-12
 
@@ -202,13 +209,13 @@ def test_a_way_whose_gradients_are_others_is_given_up(monkeypatch: pytest.Monkey
     model, x = lenet(torch.float64)
     options: dict[str, Any] = {"kind": "sparse", "dim": 256, "normalize": False}
     plain: Any = ns.kernel("proj-trntk", model, x, **options)
-    made = captured.cotangents
+    made = backward.cotangents
 
     def wrong(*args: Any, several: bool = False) -> Any:
         found = made(*args, several=several)
         return [None if each is None else 1.1 * each for each in found] if several else found
 
-    monkeypatch.setattr(captured, "cotangents", wrong)
-    with harvested(Way(together=16)):
+    monkeypatch.setattr(backward, "cotangents", wrong)
+    with harvested(ExecutionMode(together=16)):
         found: Any = ns.kernel("proj-trntk", model, x, **options)
     assert relative_error(found.left, plain.left) <= 1e-12

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
-from ntkscope.tangent.arithmetic import unit_for
+from ntkscope.tangent.model.arithmetic import unit_for
 from oracles.against import expected
 from oracles.closeness import assert_kernel_close
 from strategies.networks import Net, noise, randomize

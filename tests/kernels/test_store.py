@@ -22,11 +22,11 @@ from contracts.kernel import SAME, convolutional, perceptron, seeded, tied
 from ntkscope.core import MemoryBudgetError, StoreError, UsageError
 from ntkscope.storage import TiledGram
 from ntkscope.storage.store import KernelStore
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.detour import Detour
-from ntkscope.tangent.heads import Heads
-from ntkscope.tangent.plan import Cut, Footprint, make_cut
-from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
+from ntkscope.tangent.blocks.heads import Heads
+from ntkscope.tangent.certify.fallback import Fallback
+from ntkscope.tangent.kernel.plan import Cut, Footprint, make_cut
+from ntkscope.tangent.kernel.store_source import FeatureTiles, TangentRecipe
+from ntkscope.tangent.model.batches import Batch
 from oracles import store_network
 from oracles.against import options_for, smallest_budget
 from oracles.closeness import assert_kernel_close
@@ -44,7 +44,7 @@ def source(
     names = frozenset(name for name, _ in model.named_parameters())
     recipe = TangentRecipe(model, None, None, names, Heads(), full, "exact")
     left, right = Batch((x1,), {}), None if x2 is None else Batch((x2,), {})
-    maker = recipe.make(left, Detour())
+    maker = recipe.make(left, Fallback())
     more = {"memory": 2**30, "labels": {}, "fingerprint": {}, **more}
     return FeatureTiles(recipe, left, right, cut, maker, **more)
 

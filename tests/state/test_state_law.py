@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ntkscope as ns
 from ntkscope.core import NtkscopeError, Part
-from ntkscope.tangent.activations import activations
+from ntkscope.tangent.forward.activations import activations
 from oracles.everything import differences, everything, switches
 from strategies import writers
 from strategies.networks import noise

@@ -124,7 +124,7 @@ def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> 
 
 def watch_engines() -> None:
     """Let this process count the engines it makes from now on."""
-    recipe: Any = importlib.import_module("ntkscope.tangent.tile_source").TangentRecipe
+    recipe: Any = importlib.import_module("ntkscope.tangent.kernel.store_source").TangentRecipe
     if hasattr(recipe, "made"):
         return
     make = recipe.make
@@ -137,7 +137,7 @@ def watch_engines() -> None:
 
 
 def engines() -> int:
-    recipe: Any = importlib.import_module("ntkscope.tangent.tile_source").TangentRecipe
+    recipe: Any = importlib.import_module("ntkscope.tangent.kernel.store_source").TangentRecipe
     made, recipe.made = recipe.made, 0
     return int(made)
 
@@ -159,7 +159,7 @@ def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: 
         value.data = torch.randn(value.shape, generator=draw) / value.shape[-1]
     x = torch.randn(41, 1, 8, 8, generator=draw)
     sides = (x[:30], x[30:]) if cross else (x,)
-    monkeypatch.setattr("ntkscope.tangent.plan.LARGEST", 7)  # samples a tile
+    monkeypatch.setattr("ntkscope.tangent.kernel.plan.LARGEST", 7)  # samples a tile
     register_pickle_by_value(sys.modules[__name__])
     two.wait_for_workers(2)
     two.run(watch_engines)
@@ -187,7 +187,7 @@ def small_network() -> tuple[nn.Module, torch.Tensor]:
 
 def test_workers_say_what_they_checked(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = small_network()
-    monkeypatch.setattr("ntkscope.tangent.plan.LARGEST", 6)  # samples a tile
+    monkeypatch.setattr("ntkscope.tangent.kernel.plan.LARGEST", 6)  # samples a tile
     here: Any = ns.kernel("trntk", model, x, store=tmp_path / "here")
     there: Any = ns.kernel("trntk", model, x, store=tmp_path / "there", executor=two)
     assert torch.equal(there.dense(), here.dense())

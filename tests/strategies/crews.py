@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from ntkscope.tangent import plan
-from ntkscope.tangent.schedule import planned
+from ntkscope.tangent.kernel import plan
+from ntkscope.tangent.kernel.schedule import planned
 
 
 @contextmanager

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ntkscope.tangent import deferred, pieces, products
-from ntkscope.tangent.plan import Plan
+from ntkscope.tangent.blocks import deferred
+from ntkscope.tangent.kernel import in_memory as products
+from ntkscope.tangent.kernel.plan import Plan
+from ntkscope.tangent.trace import parameter_blocks as pieces
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ntkscope.tangent.schedule import planned
+from ntkscope.tangent.kernel.schedule import planned
 
 
 @pytest.fixture(autouse=True)

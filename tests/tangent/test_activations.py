@@ -152,8 +152,8 @@ def test_short_numbers_become_float32() -> None:
 
 def test_a_store_holds_the_same_rows_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = network(), images(23)
-    monkeypatch.setattr("ntkscope.tangent.activation_stores.CHUNK", 5000)  # several chunks
-    monkeypatch.setattr(sys.modules["ntkscope.tangent.activations"], "CPU_BLOCK", 4)
+    monkeypatch.setattr("ntkscope.tangent.forward.activation_stores.CHUNK", 5000)  # several chunks
+    monkeypatch.setattr(sys.modules["ntkscope.tangent.forward.activations"], "CPU_BLOCK", 4)
     wanted = activations(model, x)
     stores = activations(model, x, store=tmp_path)
     for name, store in stores.items():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ntkscope.tangent.apart import LEAST, Some
+from ntkscope.tangent.certify.held_out import LEAST, Some
 
 lengths = st.sampled_from([2, 3, LEAST, LEAST + 1, LEAST + 2]) | st.integers(2, 300)
 blocks = lengths.flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n)))

@@ -69,7 +69,7 @@ def test_one_kernel_asked_in_many_ways(case: Case) -> None:
     whole, pairs, n = kernel(case), kernel(case, "entk"), size(case)
     order = list(range(n))
     random.Random(3).shuffle(order)
-    ways = {
+    modes = {
         "samples in another order": (kernel(case, x1=order), whole[order][:, order]),
         "two sets of inputs": (kernel(case, x1=slice(0, 2), x2=slice(1, None)), whole[:2, 1:]),
         "one sample at a time": (kernel(case, x1=slice(n - 1, n), x2=slice(0, n)), whole[-1:]),
@@ -80,8 +80,8 @@ def test_one_kernel_asked_in_many_ways(case: Case) -> None:
         "sums of all pairs": (_sums(pairs, n), kernel(case, "pntk")),
         "cosines": (kernel(case, "trntk"), whole / torch.outer(whole.diagonal(), whole.diagonal()).sqrt()),
     }
-    wrong = {way: relative_error(actual, expected) for way, (actual, expected) in ways.items()}
-    assert {way: error for way, error in wrong.items() if not error <= TOLERANCE} == {}
+    wrong = {mode: relative_error(actual, expected) for mode, (actual, expected) in modes.items()}
+    assert {mode: error for mode, error in wrong.items() if not error <= TOLERANCE} == {}
 
 
 @pytest.mark.parametrize("case", CHOSEN[:5], ids=lambda case: case.name)

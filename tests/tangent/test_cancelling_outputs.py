@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import UsageError
-from ntkscope.tangent.heads import Heads, OutputSketch
+from ntkscope.tangent.blocks.heads import Heads, OutputSketch
 from oracles.closeness import relative_error
 from oracles.naive import kernel as oracle
 from strategies.networks import noise

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import Certificate, UsageError
-from ntkscope.tangent import engine, plan
-from ntkscope.tangent.audit import SAMPLED, PathChanged
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.captured import Captured
-from ntkscope.tangent.features import Near
-from ntkscope.tangent.heads import Heads
-from ntkscope.tangent.jacobian import Jacobian
-from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.blocks.backward import BackwardPass
+from ntkscope.tangent.blocks.features import FactoredFeature
+from ntkscope.tangent.blocks.heads import Heads
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.certify.auditor import SAMPLED, GraphMismatch
+from ntkscope.tangent.kernel import engine, plan
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.subject import Subject
+from ntkscope.tangent.operators.jacobian import Jacobian
 from oracles.against import NAMES, smallest_budget
 from oracles.closeness import relative_error
 from oracles.naive import kernel as oracle
@@ -185,14 +185,14 @@ def perturbed(patch: pytest.MonkeyPatch, name: str, sample: int, factor: float) 
     """The feature of one sample is wrong by a factor, for one parameter."""
     original = engine.capture
 
-    def captured(*args: Any) -> Captured:
-        captured = original(*args)
-        for k, value in captured.arrived.items():
-            if any(term.slot.name == name for term in captured.calls[k].terms):
+    def backward_pass(*args: Any) -> BackwardPass:
+        backward_pass = original(*args)
+        for k, value in backward_pass.arrived.items():
+            if any(term.slot.name == name for term in backward_pass.calls[k].terms):
                 value[sample] *= factor
-        return captured
+        return backward_pass
 
-    patch.setattr(engine, "capture", captured)
+    patch.setattr(engine, "capture", backward_pass)
 
 
 SHORT = pytest.param(
@@ -258,16 +258,16 @@ def blocks_of(precision: str, change: Any = None) -> list[bool]:
     )
     passed = []
     for i in range(len(inputs)):
-        captured = made.capture(Batch((inputs[i : i + 1],), {}))
+        backward_pass = made.capture(Batch((inputs[i : i + 1],), {}))
         for piece in made.pieces:
             with pytest.MonkeyPatch.context() as patch:
                 if change is not None and piece.name == "2.weight":
-                    patch.setattr(Captured, "feature", change)
-                made.feature(captured, piece)
+                    patch.setattr(BackwardPass, "feature", change)
+                made.feature(backward_pass, piece)
         try:
-            made.settle(captured)
+            made.settle(backward_pass)
             passed.append(True)
-        except PathChanged:
+        except GraphMismatch:
             passed.append(False)
     return passed
 
@@ -290,12 +290,12 @@ def on_a_line(precision: str, method: str, blocks: int, factor: float = 1.0) -> 
     made.pieces = [replace(piece, method=method) for piece in made.pieces]
     line, passed = torch.randn(12, generator=torch.Generator().manual_seed(4)), 0
     for block in lengths:
-        captured = made.capture(Batch((block * line,), {}))
-        captured.arrived = {k: factor * value for k, value in captured.arrived.items()}
+        backward_pass = made.capture(Batch((block * line,), {}))
+        backward_pass.arrived = {k: factor * value for k, value in backward_pass.arrived.items()}
         for piece in made.pieces:
-            made.feature(captured, piece)
-        with suppress(PathChanged):
-            made.settle(captured)
+            made.feature(backward_pass, piece)
+        with suppress(GraphMismatch):
+            made.settle(backward_pass)
             passed += 1
     return passed
 
@@ -323,28 +323,28 @@ def test_scales_beyond_the_range_of_float16_excuse_nothing(name: str) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Large(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 1))
-    original, x = Captured.feature, noise(1, 12).float()
+    original, x = BackwardPass.feature, noise(1, 12).float()
     assert not ns.kernel("trntk0", model, x, precision="fp16").certificate.fell_back
 
-    def wrong(self: Captured, piece: Any, *arguments: Any) -> Any:
+    def wrong(self: BackwardPass, piece: Any, *arguments: Any) -> Any:
         found = original(self, piece, *arguments)
         return replace(found, scale=0.3 * found.scale) if piece.name == name and piece.method != "func" else found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Captured, "feature", wrong)
+        patch.setattr(BackwardPass, "feature", wrong)
         fell = ns.kernel("trntk0", model, x, precision="fp16").certificate.fell_back
     assert fell == (f"{name} (vmap)",)
 
 
 @pytest.mark.parametrize("lost", ["order", "half"])
 def test_short_numbers_do_not_hide_an_error(lost: str) -> None:
-    original = Captured.feature
+    original = BackwardPass.feature
 
-    def wrong(self: Captured, *arguments: Any) -> Any:
+    def wrong(self: BackwardPass, *arguments: Any) -> Any:
         found = original(self, *arguments)
-        assert isinstance(found, Near)
+        assert isinstance(found, FactoredFeature)
         a = found.a.roll(1, -1) if lost == "order" else torch.cat([found.a[..., :32], 0 * found.a[..., 32:]], -1)
-        return Near(a, found.b, found.scale)
+        return FactoredFeature(a, found.b, found.scale)
 
     assert sum(blocks_of("bf16", wrong)) <= 15  # of 150: a single sample may hide it, a run of several does not
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ntkscope.tangent import clock
-from ntkscope.tangent.clock import StageClock
+from ntkscope.tangent.blocks import clock
+from ntkscope.tangent.blocks.clock import StageClock
 
 
 class Device:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ntkscope.tangent import contraction
-from ntkscope.tangent.contraction import STRIPS, block_products, cut, mirror, strips
-from ntkscope.tangent.features import Feature, Formed, Near, long_product, product_flops
-from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.blocks import products as contraction
+from ntkscope.tangent.blocks.features import DenseFeature, FactoredFeature, Feature, long_product, product_flops
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.blocks.products import STRIPS, block_products, cut, mirror, strips
 from oracles.closeness import assert_kernel_close
 
 EXACT = Precision("exact", torch.float64)
@@ -34,12 +34,12 @@ def feature(kind: str, n: int, heads: int, draw: torch.Generator) -> Feature:
 
     g, s, i, o = (int(torch.randint(1, 4, (1,), generator=draw)) for _ in range(4))
     if kind == "formed":
-        return Formed(normal(n, heads, i * o))
+        return DenseFeature(normal(n, heads, i * o))
     if kind == "scaled":
-        return Formed(normal(n, heads, i * o), 0.5 + torch.rand(n, generator=draw, dtype=torch.float64))
+        return DenseFeature(normal(n, heads, i * o), 0.5 + torch.rand(n, generator=draw, dtype=torch.float64))
     if kind == "table":
-        return Near(torch.randint(3, (1, n, s), generator=draw), normal(1, n, s, heads, o))
-    return Near(normal(g, n, s, i), normal(g, n, s, heads, o))
+        return FactoredFeature(torch.randint(3, (1, n, s), generator=draw), normal(1, n, s, heads, o))
+    return FactoredFeature(normal(g, n, s, i), normal(g, n, s, heads, o))
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def narrow(columns: int, flops: float) -> Iterator[None]:
 @given(st.integers(0, 500), st.integers(1, 900), st.integers(0, 50), st.integers(1, 200), st.floats(0, 4))
 @some
 def test_strips_cover_the_square_once_and_in_order(start: int, n: int, above: int, columns: int, each: float) -> None:
-    left = Formed(torch.zeros(above + n, 2, 3))
+    left = DenseFeature(torch.zeros(above + n, 2, 3))
     right = left[above:]
     flops = product_flops(right, right, False)
     with narrow(columns, flops / (8.0**each)):
@@ -68,9 +68,9 @@ def test_strips_cover_the_square_once_and_in_order(start: int, n: int, above: in
 
 
 def test_small_squares_are_not_cut() -> None:
-    small = Formed(torch.zeros(512, 1, 2))
+    small = DenseFeature(torch.zeros(512, 1, 2))
     assert strips(range(512), small, small, False) == [range(512)]
-    large = Formed(torch.zeros(1, 1, 1).expand(2048, 3, 10**6))
+    large = DenseFeature(torch.zeros(1, 1, 1).expand(2048, 3, 10**6))
     assert len(strips(range(2048), large, large, False)) == STRIPS  # however much is to be done
 
 

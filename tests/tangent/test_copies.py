@@ -23,7 +23,7 @@ import ntkscope as ns
 from ntkscope.core import UsageError
 from ntkscope.core.copies import duplicate, shared
 from ntkscope.core.types import Part
-from ntkscope.tangent.pristine import Pristine
+from ntkscope.tangent.model.state import ModelState
 from strategies.networks import noise
 
 X = noise(6, 4).float()
@@ -417,7 +417,7 @@ def test_products_without_second_derivatives(model: nn.Module, x: Tensor) -> Non
 @pytest.mark.parametrize("make", COPIED, ids=lambda f: f.__name__)
 def test_a_copy_shares_nothing(make: Callable[[], nn.Module]) -> None:
     model = make()
-    before = Pristine(model, foreign=True)
+    before = ModelState(model, foreign=True)
     assert shared(duplicate(model), model) == []
     assert before.same()
     assert not before.changed()

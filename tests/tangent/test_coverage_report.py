@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.kernel.coverage import Coverage
 from oracles.against import GRADIENT_NAMES
 from strategies.networks import Net, noise, randomize
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
-from ntkscope.tangent import feature_stream
+from ntkscope.tangent.matrices import stream as feature_stream
 from oracles.against import smallest_budget
 from oracles.feature_matrices import expected
 from strategies.architectures import Architecture, convolutional_networks, sequence_networks, vector_networks
@@ -240,7 +240,7 @@ def test_float32_is_near_and_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatc
     model, x = network()
     whole = ns.feature_matrices(model, x)
     exact = ns.feature_matrices(model, x, dtype=torch.float64)
-    monkeypatch.setattr("ntkscope.tangent.feature_run.CPU_BLOCK", 7)
+    monkeypatch.setattr("ntkscope.tangent.matrices.run.CPU_BLOCK", 7)
     monkeypatch.setattr(feature_stream, "PANEL", 3)
     cut = ns.feature_matrices(model, x, progress=False)
     assert cut.certificate.blocks == cut.certificate.checked == 6

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 import ntkscope as ns
 from ntkscope.core import UsageError, generator
 from ntkscope.linalg.feature_directions import leading_of_features, leading_of_matrix
-from ntkscope.tangent.feature_projections import Projector
-from ntkscope.tangent.token_embeddings import token_saliency
+from ntkscope.tangent.matrices.projections import Projector
+from ntkscope.tangent.operators.inputs import token_saliency
 
 CONVOLUTIONS = {
     "plain": {"kernel_size": 3},
@@ -129,14 +129,14 @@ def test_saliency_is_the_first_order_change_towards_the_average_token(classes: i
     found = token_saliency(model, ids)
     assert found.shape == ids.shape
     e = model.table(ids).detach()
-    apart = e - e.flatten(0, 1).mean(0)
+    held_out = e - e.flatten(0, 1).mean(0)
 
     def outputs(embedded: Tensor) -> Tensor:
         h = embedded + model.places(torch.arange(7))
         return model.readout(torch.tanh(model.mix(h)).mean(1))
 
     jacobian = torch.func.vmap(torch.func.jacrev(lambda e: outputs(e[None])[0]))(e)  # (n, c, positions, d)
-    exact = torch.einsum("nctd,ntd->nct", jacobian, apart).square().sum(1).sqrt().detach()
+    exact = torch.einsum("nctd,ntd->nct", jacobian, held_out).square().sum(1).sqrt().detach()
     if classes == 2:
         torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-12)
     else:  # a sketch: unbiased squares of 16 draws, so that means over 1,050 tokens agree to a few percent

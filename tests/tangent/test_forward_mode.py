@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from ntkscope.tangent.forward_mode import jvp
+from ntkscope.tangent.operators.forward_mode import jvp
 
 
 def test_threads_do_not_disturb_each_other() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from ntkscope.tangent.jacobian import Jacobian
+from ntkscope.tangent.operators.jacobian import Jacobian
 
 
 class Attentive(nn.Module):

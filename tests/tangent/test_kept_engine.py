@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import NtkscopeError, UsageError
-from ntkscope.tangent.probed import Probed
+from ntkscope.tangent.trace.probed import Probed
 from oracles.against import NAMES, expected
 from oracles.autograd import double, jacobian
 from oracles.closeness import assert_kernel_close

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ntkscope.tangent import func_method
+from ntkscope.tangent.trace import func_method
 from oracles.against import compare
 from strategies.layers import LAYERS
+from strategies.modes import PLAIN, harvested
 from strategies.networks import Net, noise, randomize
-from strategies.ways import PLAIN, harvested
 
 WITHOUT_A_RULE = ("bilinear", "prelu", "bag of embeddings", "lstm", "bidirectional gru", "rnn")
 # the gradient by a key's bias is zero but for rounding ("attention across widths"): nothing a rule could be held to

@@ -18,22 +18,25 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
-from ntkscope.tangent import captured, check, features, layers, tiles
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.check import Pending
-from ntkscope.tangent.contraction import ranges
-from ntkscope.tangent.deferred import Deferral
-from ntkscope.tangent.detour import Detour
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.features import Formed
-from ntkscope.tangent.heads import Heads
-from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.plan import Cut, Footprint, Plan
-from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.schedule import ROOMY, _forming, cut_for, layers_cut, layers_plan, planned, roomy, work
-from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Outer
-from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
+from ntkscope.tangent.blocks import backward, features
+from ntkscope.tangent.blocks.deferred import Deferral
+from ntkscope.tangent.blocks.features import DenseFeature
+from ntkscope.tangent.blocks.heads import Heads
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.blocks.products import ranges
+from ntkscope.tangent.certify import comparison as check
+from ntkscope.tangent.certify.comparison import Pending
+from ntkscope.tangent.certify.fallback import Fallback
+from ntkscope.tangent.kernel import by_layers as layers
+from ntkscope.tangent.kernel import tiles
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.kernel.plan import Cut, Footprint, Plan
+from ntkscope.tangent.kernel.schedule import ROOMY, _forming, cut_for, layers_cut, layers_plan, planned, roomy, work
+from ntkscope.tangent.kernel.store_source import FeatureTiles, TangentRecipe
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.subject import Subject
+from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
+from ntkscope.tangent.trace.terms import Outer
 from oracles.against import expected, smallest_budget
 from oracles.closeness import assert_kernel_close
 from oracles.snapshots import assert_unchanged, state
@@ -209,17 +212,17 @@ def test_gradients_of_several_blocks_are_those_of_each(kind: str, precision: str
         )
         late = engine.deferral.pieces
         assert late
-        shelf = layers.Shelf(N)
+        cache = layers.FactorCache(N)
         for at in ranges(0, N, block):
-            shelf.put(engine, Batch((x,), {}), at, check=False)
+            cache.put(engine, Batch((x,), {}), at, check=False)
         for piece in late:
             each = [
                 engine.feature(engine.capture(Batch((x[at.start : at.stop],), {})), piece) for at in ranges(0, N, block)
             ]
             for span in (range(N), range(3, 9), range(6, 9), range(9, N)):
-                found = shelf.feature(engine, piece, span)
+                found = cache.feature(engine, piece, span)
                 parts = each[span.start // block : -(-span.stop // block)]
-                assert isinstance(found, features.Formed)
+                assert isinstance(found, features.DenseFeature)
                 assert torch.equal(found.values, torch.cat([part.values for part in parts]))
                 assert found.values.dtype == engine.precision.storage
                 if precision == "fp16":
@@ -240,7 +243,7 @@ def test_gradients_of_several_blocks_are_those_of_each(kind: str, precision: str
 def test_some_rows_are_those_of_the_whole_gradient(kind: str, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = kinds()[kind]
     model = randomize(model)
-    monkeypatch.setattr(captured, "SIDE_BY_SIDE", ("cpu",) if inside else ())
+    monkeypatch.setattr(backward, "SIDE_BY_SIDE", ("cpu",) if inside else ())
     with everything_deferred():
         how: dict[str, Any] = {"full": False, "precision": Precision("exact", torch.float64), "certify": False}
         engine = Engine(Subject(model), Batch((x,), {}), Heads(), **how)
@@ -249,11 +252,11 @@ def test_some_rows_are_those_of_the_whole_gradient(kind: str, inside: bool, monk
     assert divided == (set() if kind == "grouped" else {piece.name for piece in engine.deferral.pieces})
     for piece in engine.deferral.divided:
         whole = block.feature(piece, engine.precision)
-        assert isinstance(whole, Formed)
+        assert isinstance(whole, DenseFeature)
         rows = whole.values.unflatten(2, (piece.stop - piece.start, -1))
         for start, stop in ((0, 1), (1, 3), (piece.stop - 2, piece.stop), (0, piece.stop)):
             part = block.feature(piece.part(start, stop), engine.precision)
-            assert isinstance(part, Formed)
+            assert isinstance(part, DenseFeature)
             assert_kernel_close(part.values.flatten(1), rows[:, :, start:stop].flatten(1), 1e-14)
 
 
@@ -268,7 +271,7 @@ def test_some_rows_are_those_of_the_whole_gradient(kind: str, inside: bool, monk
 def test_parts_are_all_rows_once_and_fit(
     rows: int, each: int, samples: int, forming: int, least: int, start: int
 ) -> None:
-    piece = Piece("weight", start, start + rows, rows * each, ((0, 0),), "direct", 1, 1, each, rows)
+    piece = ParameterBlock("weight", start, start + rows, rows * each, ((0, 0),), "direct", 1, 1, each, rows)
     deferral = SimpleNamespace(least_rows=lambda piece: min(rows, least))
     maker: Any = SimpleNamespace(width=3, precision=Precision("exact", torch.float64), deferral=deferral)
     found = layers.parts(maker, piece, samples, forming)
@@ -311,11 +314,11 @@ def test_a_wrong_part_of_a_gradient_is_found(monkeypatch: pytest.MonkeyPatch) ->
 def test_spans_meet_every_pair_once_inside_their_room(
     n: int, m: int | None, block: int, numbers: int, room: int, late: bool
 ) -> None:
-    piece = Piece("weight", 0, 1, numbers, ((0, 0),), "direct")
+    piece = ParameterBlock("weight", 0, 1, numbers, ((0, 0),), "direct")
     deferral = Deferral(frozenset([piece] if late else []), 0, 0, 0.0)
     maker: Any = SimpleNamespace(width=3, precision=Precision("exact", torch.float64), deferral=deferral)
-    rows = layers.Shelf(n)
-    columns = rows if m is None else layers.Shelf(m)
+    rows = layers.FactorCache(n)
+    columns = rows if m is None else layers.FactorCache(m)
     met = torch.zeros(n, m or n, dtype=torch.int64)
     formed: list[int] = []
     for left, others in layers.Layered(maker, rows, columns, block, room, 2**21)._spans(piece):
@@ -341,7 +344,7 @@ def source(model: nn.Module, x1: Tensor, x2: Tensor | None, cut: Cut, *, full: b
     names = frozenset(name for name, _ in model.named_parameters())
     recipe = TangentRecipe(model, None, None, names, Heads(), full, "exact")
     left, right = Batch((x1,), {}), None if x2 is None else Batch((x2,), {})
-    maker = recipe.make(left, Detour())
+    maker = recipe.make(left, Fallback())
     return FeatureTiles(recipe, left, right, cut, maker, memory=2**30, labels={}, fingerprint={})
 
 
@@ -415,8 +418,8 @@ def test_a_wrong_gradient_that_is_formed_late_is_found(monkeypatch: pytest.Monke
     true = ns.kernel("trntk0", model, x).dense()
     kept = layers.kept_factors
 
-    def spoiled(captured: Any, deferred: Any) -> Any:
-        made = kept(captured, deferred)
+    def spoiled(backward_pass: Any, deferred: Any) -> Any:
+        made = kept(backward_pass, deferred)
         for value in made.arrived.values():
             value[0] *= 1.01
         return made
@@ -460,7 +463,7 @@ def test_a_plan_stays_inside_its_budget(memory: int, n: int, m: int | None) -> N
     if result < 0.5 * memory:
         plan = layers_plan(n, m, each, memory)
         columns = 0 if m is None and plan.resident == n else plan.columns
-        held = each.shelf(plan.resident, columns, plan.block, plan.forming, plan.workspace)
+        held = each.cache(plan.resident, columns, plan.block, plan.forming, plan.workspace)
         assert held + result <= each.slack * memory
         assert plan.forming >= min(2 * plan.block * each.formed, (plan.resident + columns) * each.formed)
     cut = layers_cut(n, m, each, memory)
@@ -614,11 +617,11 @@ def test_what_is_left_for_gradients_fits_to_the_byte(
 ) -> None:
     kept, passing, formed, check, worker = parts
     each = gpu(kept=kept, passing=passing, formed=formed, check=check, worker=worker, pairs=9)
-    available = each.shelf(rows, columns, block, 0, workspace) + more
+    available = each.cache(rows, columns, block, 0, workspace) + more
     left = _forming(each, rows, columns, block, workspace, available)
-    assert each.shelf(rows, columns, block, left, workspace) <= available
+    assert each.cache(rows, columns, block, left, workspace) <= available
     assert left in (more, (rows + columns) * formed)  # all that is left, or all that is needed
-    assert each.shelf(rows, columns, block, 0, workspace) >= block * passing
+    assert each.cache(rows, columns, block, 0, workspace) >= block * passing
 
 
 footprints = st.builds(
@@ -777,7 +780,7 @@ def test_few_sums_wait_however_many_blocks_do(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_numbers_are_made_longer_a_few_at_a_time(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    left, right = (Formed(noise(n, 2, 30_000).to(dtype)) for n in (48, 32))
+    left, right = (DenseFeature(noise(n, 2, 30_000).to(dtype)) for n in (48, 32))
     workspace = 2**21
     product, held = Precision.product, []
 

@@ -21,27 +21,21 @@ from torch import Tensor, nn
 import ntkscope as ns
 from ntkscope.core import NtkscopeError
 from ntkscope.kernels import _sketching, conjugate, embedding, preactivation
-from ntkscope.tangent import (
-    capture,
-    captured,
-    engine,
-    func_method,
-    guards,
-    plan,
-    precision,
-    pristine,
-    probe,
-    probed,
-    quick_norm,
-    readout,
-)
-from ntkscope.tangent.layout import Layout
-from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.quick_convolution import _Flipped
-from ntkscope.tangent.quick_norm import _Still
-from ntkscope.tangent.rules import REWRITES, RULES
-from ntkscope.tangent.rules.attention import SIGNATURE, multi_head_attention
-from ntkscope.tangent.terms import Lookup, Outer, Term, Vector
+from ntkscope.tangent.blocks import backward, precision
+from ntkscope.tangent.blocks import norm as quick_norm
+from ntkscope.tangent.blocks.convolution import _Flipped
+from ntkscope.tangent.blocks.norm import _Still
+from ntkscope.tangent.forward import readout
+from ntkscope.tangent.kernel import engine, plan
+from ntkscope.tangent.model import guards
+from ntkscope.tangent.model import state as model_state
+from ntkscope.tangent.model.layout import Layout
+from ntkscope.tangent.trace import func_method, probe, probed
+from ntkscope.tangent.trace import tape as capture
+from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
+from ntkscope.tangent.trace.rules import REWRITES, RULES
+from ntkscope.tangent.trace.rules.attention import SIGNATURE, multi_head_attention
+from ntkscope.tangent.trace.terms import Lookup, Outer, Term, Vector
 from oracles.against import expected
 from oracles.closeness import relative_error
 from strategies.networks import Case, Net, noise, parameter, randomize, tokens
@@ -78,12 +72,12 @@ def mutant(name: str = "trntk0", *, ends: str = "right", **more: Any) -> Callabl
 def blind(patch: pytest.MonkeyPatch) -> None:
     """The probe trusts every rule and every layout it found; blocks may take any path."""
     patch.setattr(probe, "_mismatches", lambda *args: set())
-    patch.setattr(captured, "_same_path", lambda *args: None)
+    patch.setattr(backward, "_same_path", lambda *args: None)
 
 
 def trusting(patch: pytest.MonkeyPatch) -> None:
     """Nothing is asked of a model before it is used."""
-    for check in ("check_chance", "check_independence"):
+    for check in ("check_randomness", "check_independence"):
         patch.setattr(guards, check, lambda *args: None)
 
 
@@ -109,7 +103,7 @@ def net(run: Callable[..., Tensor], **parts: Any) -> Any:
     return randomize(Net(run, **parts))
 
 
-def change_pieces(patch: pytest.MonkeyPatch, change: Callable[[list[Piece]], list[Piece]]) -> None:
+def change_pieces(patch: pytest.MonkeyPatch, change: Callable[[list[ParameterBlock]], list[ParameterBlock]]) -> None:
     original = engine.pieces
     patch.setattr(engine, "pieces", lambda *args: change(original(*args)))
 
@@ -125,7 +119,7 @@ def change_cotangents(
     """Cotangents of the calls that use a parameter are changed in block number `block`."""
     original, seen = engine.capture, [0]
 
-    def changed(*args: Any) -> captured.Captured:
+    def changed(*args: Any) -> backward.BackwardPass:
         found = original(*args)
         if seen[0] == block:
             for k, value in found.arrived.items():
@@ -447,7 +441,7 @@ def features_rounded_by_mistake(patch: pytest.MonkeyPatch) -> Case:
 @mutant()
 def stale_weights(patch: pytest.MonkeyPatch) -> Case:
     """Features of the weights the model had before it was trained on."""
-    original = captured.watch
+    original = backward.watch
 
     def watch(subject: Any, *args: Any, **kwargs: Any) -> Any:
         now = {name: leaf.data for name, leaf in subject.leaves.items()}
@@ -459,7 +453,7 @@ def stale_weights(patch: pytest.MonkeyPatch) -> Case:
             for name, leaf in subject.leaves.items():
                 leaf.data = now[name]
 
-    patch.setattr(captured, "watch", watch)
+    patch.setattr(backward, "watch", watch)
     return mlp(4, 5, 2), noise(6, 4)
 
 
@@ -499,7 +493,7 @@ class Counting(nn.Module):
 def state_is_not_put_back(patch: pytest.MonkeyPatch) -> Case:
     """A model that writes to its own buffers answers differently every time."""
     trusting(patch)
-    patch.setattr(pristine.Pristine, "restore", lambda self, **options: [])
+    patch.setattr(model_state.ModelState, "restore", lambda self, **options: [])
     return randomize(Counting()), noise(6, 4)
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, UsageError
-from ntkscope.tangent import products, tiles
-from ntkscope.tangent.plan import make_plan
+from ntkscope.tangent.kernel import in_memory as products
+from ntkscope.tangent.kernel import tiles
+from ntkscope.tangent.kernel.plan import make_plan
 from oracles.against import smallest_budget
 from oracles.closeness import assert_kernel_close
 from strategies.networks import noise, randomize

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ntkscope as ns
-from ntkscope.tangent.harvest import PLAIN, Way
+from ntkscope.tangent.blocks.execution import PLAIN, ExecutionMode
 from oracles.against import expected
 from oracles.closeness import assert_kernel_close
+from strategies.modes import harvested
 from strategies.networks import Case, Net, noise, randomize
-from strategies.ways import harvested
 
 
 def normed(run: Callable[..., Tensor]) -> Case:
@@ -76,11 +76,11 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 @pytest.mark.parametrize("certify", ["every", False])
-@pytest.mark.parametrize("way", [PLAIN, Way(together=16)], ids=["one head", "all heads"])
+@pytest.mark.parametrize("mode", [PLAIN, ExecutionMode(together=16)], ids=["one head", "all heads"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_numbers_of_the_oracle(case: Callable[[], Case], way: Way, certify: str | bool) -> None:
+def test_the_numbers_of_the_oracle(case: Callable[[], Case], mode: ExecutionMode, certify: str | bool) -> None:
     model, x = case()
-    with harvested(way):
+    with harvested(mode):
         found = ns.kernel("trntk0", model, x, certify=certify)
     assert_kernel_close(found.dense(), expected("trntk0", model, x), 1e-10)
 
@@ -93,6 +93,6 @@ def test_heads_that_pytorch_cannot_batch_rightly_are_noticed() -> None:
         return m.out(torch.cdist(h, h + 1).flatten(1))
 
     model, x = randomize(Net(run, pre=nn.Linear(5, 6), out=nn.Linear(4, 4))), noise(7, 5)
-    with harvested(Way(together=16)):
+    with harvested(ExecutionMode(together=16)):
         found = ns.kernel("trntk0", model, x)
     assert_kernel_close(found.dense(), expected("trntk0", model, x), 1e-10)

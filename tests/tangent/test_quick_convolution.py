@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ntkscope.tangent.own_pass import OwnPass
-from ntkscope.tangent.quick_convolution import patches_multiplied, quick
+from ntkscope.tangent.blocks.convolution import patches_multiplied, quick
+from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls
 
 FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 THROUGH = st.booleans()
@@ -33,7 +33,7 @@ def test_gradients_are_those_of_the_plain_call(data: st.DataObject) -> None:
     weight = normal(o, i, *kernel).requires_grad_()
     bias = normal(o).requires_grad_() if data.draw(THROUGH, label="bias") else None
     asked = {"input": x, "weight": weight, "bias": bias, "padding": padding, "dilation": dilation}
-    own = OwnPass()
+    own = ReplacedCalls()
     made = quick(FUNCTIONS[dims], asked, own)
     assert made is not None
     plain = FUNCTIONS[dims](x, weight, bias, 1, padding, dilation)
@@ -68,4 +68,4 @@ def test_patches_multiplied_are_a_convolution(data: st.DataObject) -> None:
 @pytest.mark.parametrize("more", [{"stride": 2}, {"groups": 2}, {"padding": "same"}])
 def test_other_calls_are_left_alone(more: dict[str, object]) -> None:
     x, weight = torch.randn(2, 2, 5, 5), torch.randn(2, 2 // int(more.get("groups", 1)), 3, 3)  # type: ignore[call-overload]
-    assert quick(F.conv2d, {"input": x, "weight": weight, **more}, OwnPass()) is None
+    assert quick(F.conv2d, {"input": x, "weight": weight, **more}, ReplacedCalls()) is None

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 import ntkscope as ns
-from ntkscope.tangent import quick_norm
-from ntkscope.tangent.harvest import PLAIN, Way
-from ntkscope.tangent.own_pass import OwnPass
-from ntkscope.tangent.quick_norm import still
+from ntkscope.tangent.blocks import norm as quick_norm
+from ntkscope.tangent.blocks.execution import PLAIN, ExecutionMode
+from ntkscope.tangent.blocks.norm import still
+from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls
 from oracles.against import expected
 from oracles.closeness import assert_kernel_close
+from strategies.modes import harvested
 from strategies.networks import noise, randomize
-from strategies.ways import harvested
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_gradients_are_those_of_the_plain_call(data: st.DataObject) -> None:
     x.requires_grad_(data.draw(st.booleans(), label="input has a gradient"))
     weight, bias = data.draw(st.sampled_from([(True, True), (True, False), (False, True)]), label="parameters")
     asked = arguments(x, draw, weight, bias)
-    own = OwnPass()
+    own = ReplacedCalls()
     made = still(F.batch_norm, asked, own)
     assert made is not None
     plain = F.batch_norm(**asked)
@@ -85,8 +85,8 @@ def test_other_calls_are_left_alone(kind: str, monkeypatch: pytest.MonkeyPatch) 
         asked |= {"running_mean": None, "running_var": None}
     else:
         monkeypatch.setattr(quick_norm, "DEVICES", ("cuda",))
-    assert still(F.batch_norm, asked, OwnPass()) is None
-    assert still(F.layer_norm, asked, OwnPass()) is None
+    assert still(F.batch_norm, asked, ReplacedCalls()) is None
+    assert still(F.layer_norm, asked, ReplacedCalls()) is None
 
 
 def frozen(model: nn.Sequential) -> None:
@@ -99,8 +99,8 @@ def elsewhere(model: nn.Sequential) -> None:
 
 
 @pytest.mark.parametrize("change", [frozen, elsewhere], ids=["frozen", "shared"])
-@pytest.mark.parametrize("way", [PLAIN, Way(together=16)], ids=["one head", "all heads"])
-def test_kernels(change: Callable[[nn.Sequential], None], way: Way) -> None:
+@pytest.mark.parametrize("mode", [PLAIN, ExecutionMode(together=16)], ids=["one head", "all heads"])
+def test_kernels(change: Callable[[nn.Sequential], None], mode: ExecutionMode) -> None:
     body = [
         nn.Conv2d(2, 3, 3),
         nn.BatchNorm2d(3),
@@ -112,7 +112,7 @@ def test_kernels(change: Callable[[nn.Sequential], None], way: Way) -> None:
     model = randomize(nn.Sequential(*body, nn.Linear(27, 4)))
     change(model)
     x = noise(7, 2, 6, 6)
-    with harvested(way, 4):
+    with harvested(mode, 4):
         found = ns.kernel("trntk0", model, x)
     assert not found.certificate.fell_back
     assert_kernel_close(found.dense(), expected("trntk0", model, x), 1e-10)

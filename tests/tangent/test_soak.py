@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.tangent import captured
+from ntkscope.tangent.blocks import backward
 from strategies.networks import Net, noise, randomize
 
 PAGE = 4096
@@ -94,7 +94,7 @@ def test_graphs_go_when_the_kernel_is_there(name: str, monkeypatch: pytest.Monke
     model, x = convnet(), noise(3, 2, 6, 6).float()
     ns.kernel(name, model, x)
     seen: list[weakref.ref[Tensor]] = []
-    original = captured.watch
+    original = backward.watch
 
     def watch(*args: Any, **kwargs: Any) -> Any:
         outputs, tape = original(*args, **kwargs)
@@ -102,7 +102,7 @@ def test_graphs_go_when_the_kernel_is_there(name: str, monkeypatch: pytest.Monke
         seen.extend(weakref.ref(term.x) for call in tape.calls for term in call.terms if term.x is not None)
         return outputs, tape
 
-    monkeypatch.setattr(captured, "watch", watch)
+    monkeypatch.setattr(backward, "watch", watch)
     gc.collect()
     gc.disable()
     try:

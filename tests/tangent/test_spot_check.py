@@ -11,26 +11,28 @@ from torch import nn
 
 import ntkscope as ns
 from ntkscope.core import NumericalError
-from ntkscope.tangent import features
-from ntkscope.tangent.features import Feature, Formed, Near, accumulate
-from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.spot_check import Spot, Spots
+from ntkscope.tangent.blocks import features
+from ntkscope.tangent.blocks.features import DenseFeature, FactoredFeature, Feature, accumulate
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.certify.spot_check import Spot, Spots
 from strategies.networks import noise, randomize
 
 HEADS = 3
 
 
-def near(n: int, positions: int, groups: int = 1) -> Near:
-    return Near(noise(groups, n, positions, 4), noise(groups, n, positions, HEADS, 5, seed=n))
+def near(n: int, positions: int, groups: int = 1) -> FactoredFeature:
+    return FactoredFeature(noise(groups, n, positions, 4), noise(groups, n, positions, HEADS, 5, seed=n))
 
 
-def table(n: int, positions: int) -> Near:
+def table(n: int, positions: int) -> FactoredFeature:
     drawn = torch.Generator().manual_seed(n)
-    return Near(torch.randint(0, 3, (1, n, positions), generator=drawn), noise(1, n, positions, HEADS, 5, seed=n))
+    return FactoredFeature(
+        torch.randint(0, 3, (1, n, positions), generator=drawn), noise(1, n, positions, HEADS, 5, seed=n)
+    )
 
 
-def formed(n: int) -> Formed:
-    return Formed(noise(n, HEADS, 7, seed=n))
+def formed(n: int) -> DenseFeature:
+    return DenseFeature(noise(n, HEADS, 7, seed=n))
 
 
 PAIRS: dict[str, tuple[Feature, Feature]] = {

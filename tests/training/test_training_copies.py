@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import Part, UsageError
-from ntkscope.tangent.tile_source import Recipe
+from ntkscope.tangent.kernel.store_source import Recipe
 from ntkscope.xray.network import initial_network
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
@@ -73,7 +73,7 @@ class TestHooksOverAParameter:
 
     def test_models_that_travel(self, by: str) -> None:
         class Plain(Recipe):
-            def make(self, sample: object, detour: object) -> None:  # type: ignore[override]
+            def make(self, sample: object, fallback: object) -> None:  # type: ignore[override]
                 raise NotImplementedError
 
         recipe = Plain(scaled(by=by), None, None).travelling(torch.device("meta"))

@@ -17,7 +17,7 @@ import ntkscope as ns
 from ntkscope.core import Part, Record, generator
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg.feature_directions import leading_of_matrix
-from ntkscope.tangent.token_embeddings import token_saliency
+from ntkscope.tangent.operators.inputs import token_saliency
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.plan import make_plan, section_step
 from ntkscope.xray.salient_words import most_salient

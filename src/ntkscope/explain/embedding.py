@@ -18,11 +18,11 @@ from ntkscope import models
 from ntkscope.core import DataCorrupt, Part, StoreError, UsageError, fingerprint
 from ntkscope.core.arguments import plain_array
 from ntkscope.models.text import POOLINGS, pool_tokens
-from ntkscope.tangent.batches import Batch, as_batch
-from ntkscope.tangent.feature_audit import AuditedFeatures
-from ntkscope.tangent.guards import check_mode
-from ntkscope.tangent.module_outputs import outputs_of, tensor_in
-from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.certify.features import AuditedFeatures
+from ntkscope.tangent.forward.module_outputs import outputs_of, tensor_in
+from ntkscope.tangent.model.batches import Batch, as_batch
+from ntkscope.tangent.model.guards import check_mode
+from ntkscope.tangent.model.subject import Subject
 
 Vectors = Float64[np.ndarray, "n p"]
 BATCH = 64

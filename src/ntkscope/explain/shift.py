@@ -24,7 +24,7 @@ from ntkscope.explain.pooled import Pooled, pool
 from ntkscope.explain.rearrangements import Rearrangements, check_count, p_value, rearrange
 from ntkscope.explain.shift_figure import shift_figure
 from ntkscope.measures.several_tests import holm
-from ntkscope.tangent.batches import as_batch
+from ntkscope.tangent.model.batches import as_batch
 
 TESTS = ("c2st", "mmd", "ks")
 SHIFT, NO_SHIFT = "shift", "no shift found"
@@ -149,9 +149,9 @@ def shift(
                 if kernel is None
                 else _network_kernel(kernel, embed, a, b)
             )
-            apart = mmd.discrepancies(rows, found)
-            nulls[name] = apart.squared
-            effects["mmd2"] = (float(apart.squared[0]), *mmd.discrepancy_interval(apart, found))
+            held_out = mmd.discrepancies(rows, found)
+            nulls[name] = held_out.squared
+            effects["mmd2"] = (float(held_out.squared[0]), *mmd.discrepancy_interval(held_out, found))
         else:
             parts = pooled.components(kolmogorov.COMPONENTS)
             largest = kolmogorov.largest_distances(parts, found.labels)

@@ -31,7 +31,7 @@ from ntkscope.linalg.assembly import assemble
 from ntkscope.storage import open_kernel
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
-from ntkscope.tangent.batches import as_batch
+from ntkscope.tangent.model.batches import as_batch
 
 KINDS = ("ntk", "nngp")
 Kind: TypeAlias = Annotated[str, KINDS]

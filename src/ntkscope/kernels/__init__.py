@@ -15,8 +15,8 @@ from ntkscope.kernels._projected_store import extend
 from ntkscope.kernels.registry import KERNELS, Certify
 from ntkscope.kernels.tangent_machine import Tangent
 from ntkscope.linalg import Gram
-from ntkscope.tangent.heads import OutputSketch
-from ntkscope.tangent.subject import Selection
+from ntkscope.tangent.blocks.heads import OutputSketch
+from ntkscope.tangent.model.subject import Selection
 
 __all__ = [
     "KERNELS",

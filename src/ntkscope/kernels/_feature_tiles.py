@@ -14,19 +14,19 @@ from ntkscope.core import Certificate, NumericalError
 from ntkscope.core.peak import kind_of
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg.assembly import RowBlocks
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.clock import StageClock
-from ntkscope.tangent.coverage import Coverage
-from ntkscope.tangent.detour import Detour, retried
-from ntkscope.tangent.feature_audit import AuditedFeatures, Compute
-from ntkscope.tangent.features import Formed
-from ntkscope.tangent.plan import Footprint
-from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.probed import probed
-from ntkscope.tangent.products import Products, multiplied
-from ntkscope.tangent.spot_check import Spot, settle
-from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.tile_source import Recipe
+from ntkscope.tangent.blocks.clock import StageClock
+from ntkscope.tangent.blocks.features import DenseFeature
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.certify.fallback import Fallback, retried
+from ntkscope.tangent.certify.features import AuditedFeatures, Compute
+from ntkscope.tangent.certify.spot_check import Spot, settle
+from ntkscope.tangent.kernel.coverage import Coverage
+from ntkscope.tangent.kernel.in_memory import Products, multiplied
+from ntkscope.tangent.kernel.plan import Footprint
+from ntkscope.tangent.kernel.store_source import Recipe
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.subject import Subject
+from ntkscope.tangent.trace.probed import probed
 
 HELD = 6  # times its features, what a sample takes while they are made
 
@@ -64,7 +64,7 @@ class FeatureMaker:
             self.ran += len(batch)
             return self.audited(batch)
 
-    def settle(self, captured: list[Tensor]) -> None:
+    def settle(self, backward_pass: list[Tensor]) -> None:
         """They were checked when they were made."""
 
     def spot(self, height: int, width: int) -> Spot | None:
@@ -73,8 +73,8 @@ class FeatureMaker:
     def settle_spot(self, spot: Spot, total: Tensor) -> None:
         self.audited.worst = max(self.audited.worst, settle(spot, total, self.audited.tolerance))
 
-    def feature(self, captured: list[Tensor], piece: int) -> Formed:
-        return Formed(captured[piece].flatten(1).unsqueeze(1))
+    def feature(self, backward_pass: list[Tensor], piece: int) -> DenseFeature:
+        return DenseFeature(backward_pass[piece].flatten(1).unsqueeze(1))
 
     def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]:
         return self.timing(stage)
@@ -119,7 +119,7 @@ class FeatureRecipe(Recipe):
     certify: str | bool = "every"
     kinked: bool = False
 
-    def make(self, sample: Batch, detour: Detour) -> FeatureMaker:
+    def make(self, sample: Batch, fallback: Fallback) -> FeatureMaker:
         subject = Subject(self.model, dtype=self.dtype, device=self.device, still=True)
         return FeatureMaker(AuditedFeatures(subject, self.compute, self.certify, kinked=self.kinked), sample)
 
@@ -158,8 +158,8 @@ def feature_products(request: Request, audited: AuditedFeatures) -> Products:
     maker = FeatureMaker(audited, probed(request.x1, request.x2))
     threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
 
-    def work(detour: Detour) -> Products:
-        most = 1 if detour.alone else threads
+    def work(fallback: Fallback) -> Products:
+        most = 1 if fallback.alone else threads
         return multiplied([maker], request.x1, request.x2, request.memory, most, progress=request.progress)
 
     return retried(work, threads=lambda _: threads)

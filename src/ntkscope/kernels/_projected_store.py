@@ -26,22 +26,22 @@ from ntkscope.storage.chunks import Chunks, chunk_grid
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill
 from ntkscope.storage.stored_features import open_features
-from ntkscope.tangent import guards
-from ntkscope.tangent.batches import Batch, as_batch
-from ntkscope.tangent.detour import Detour
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.fingerprint import (
+from ntkscope.tangent.blocks.heads import Heads, as_heads
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.certify.fallback import Fallback
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.kernel.store_source import NetworkSource, TangentRecipe
+from ntkscope.tangent.kernel.tiles import TileMaker
+from ntkscope.tangent.model import guards
+from ntkscope.tangent.model.batches import Batch, as_batch
+from ntkscope.tangent.model.fingerprint import (
     code_identity,
     inputs_fingerprint,
     names_fingerprint,
     network_answers,
     network_identity,
 )
-from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.subject import quiet
-from ntkscope.tangent.tile_source import NetworkSource, TangentRecipe
-from ntkscope.tangent.tiles import TileMaker
+from ntkscope.tangent.model.subject import quiet
 
 CHUNK = 1 << 28  # bytes of a chunk at most
 STEPS = ("rows", "held", "inner")  # of a room: they decide the rounding, so a store keeps those it was begun with
@@ -150,10 +150,10 @@ class ProjectedRows(NetworkSource[Engine]):
         assert isinstance(maker, Engine)
         return maker
 
-    def _compute(self, made: Engine, i: int, j: int, detour: Detour) -> TileValues:
+    def _compute(self, made: Engine, i: int, j: int, fallback: Fallback) -> TileValues:
         with made.precision.context():
-            captured = made.capture(self.x1[self.grid.rows(i)])
-            return TileValues(scaled(made, project_block(made, captured, self.sketch, self.room)))
+            backward_pass = made.capture(self.x1[self.grid.rows(i)])
+            return TileValues(scaled(made, project_block(made, backward_pass, self.sketch, self.room)))
 
 
 def scaled(engine: Engine, features: Tensor) -> Tensor:

@@ -17,10 +17,10 @@ from ntkscope.kernels._sketching import (
 from ntkscope.kernels._sparse_blocks import Tables
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg.assembly import RowBlocks
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.plan import SLACK
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.kernel.plan import SLACK
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 
 TABLES = 1 / 16  # of what is left besides one sample: for a projection that is kept from block to block
 BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once per block
@@ -32,7 +32,7 @@ def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tenso
     room = blocks(engine, request.memory, sketch, n)
     tables = Tables(room.tables)
     engine.spare = max(0.0, _left(engine, request.memory, sketch, n, room))
-    engine.harvest.begin(-(-n // room.block))
+    engine.execution.begin(-(-n // room.block))
 
     def compute(rows: slice) -> Tensor:
         return project_block(engine, engine.capture(x[rows]), sketch, room, tables).flatten(1)
@@ -84,7 +84,7 @@ def _each(engine: Engine, sketch: Sketch) -> int:
     """Bytes of a sample while its block is projected."""
     size = engine.subject.dtype.itemsize
 
-    def sample_bytes(piece: Piece) -> int:
+    def sample_bytes(piece: ParameterBlock) -> int:
         formed = 0 if piece.name in sketch.kronecker and piece.method != "func" else 3 * engine.width * piece.numbers
         return (piece.forming_numbers(engine.width) + formed + product_numbers(engine, sketch, piece)) * size
 

@@ -21,10 +21,10 @@ from ntkscope.kernels._sparse_blocks import SparseBlocks, Tables, offset_of, spa
 from ntkscope.linalg.kronecker_sketch import KroneckerSketch
 from ntkscope.linalg.sketch import KINDS, STRUCTURED, projection_rows
 from ntkscope.linalg.sparse_sketch import check_sparsity
-from ntkscope.tangent.captured import Captured
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.pieces import ELEMENTWISE, Piece
-from ntkscope.tangent.terms import Term
+from ntkscope.tangent.blocks.backward import BackwardPass
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.trace.parameter_blocks import ELEMENTWISE, ParameterBlock
+from ntkscope.tangent.trace.terms import Term
 
 INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplied together, at most
 HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time, at most
@@ -78,39 +78,48 @@ def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
 
 
 def project_block(
-    engine: Engine, captured: Captured, sketch: Sketch, room: Room, tables: Tables | None = None
+    engine: Engine, backward_pass: BackwardPass, sketch: Sketch, room: Room, tables: Tables | None = None
 ) -> Float[Tensor, "n heads dim"]:
     """The projected gradients (n, heads, dim) of captured samples, however many they are; `tables` serve all blocks.
 
     Where the block is under audit, what autograd says of random sums of them, and of one sample alone, is projected beside
     them, as two rows more: the projection is linear, so the same sums of projected gradients must come out.
     """
-    rows = captured.n * engine.width
+    rows = backward_pass.n * engine.width
     if sketch.dense:
-        made = _dense(engine, captured, sketch, room.rows)
+        made = _dense(engine, backward_pass, sketch, room.rows)
     else:
-        made = _structured(engine, captured, sketch, room, tables or Tables(0))
-    if captured.check is not None:
-        with engine.judging(captured):
+        made = _structured(engine, backward_pass, sketch, room, tables or Tables(0))
+    if backward_pass.check is not None:
+        with engine.judging(backward_pass):
             engine.auditor.finish_projected(
-                captured.check, made[:rows], made[rows:], lambda: _each_gradient(engine, captured), engine.loops
+                backward_pass.check,
+                made[:rows],
+                made[rows:],
+                lambda: _each_gradient(engine, backward_pass),
+                engine.loops,
             )
-    return made[:rows].unflatten(0, (captured.n, engine.width))
+    return made[:rows].unflatten(0, (backward_pass.n, engine.width))
 
 
-def _each_gradient(engine: Engine, captured: Captured) -> Iterator[tuple[Piece, Tensor]]:
+def _each_gradient(engine: Engine, backward_pass: BackwardPass) -> Iterator[tuple[ParameterBlock, Tensor]]:
     """The gradients of every piece, (n · heads, numbers): which ones are wrong where the projected ones are."""
     for piece in engine.pieces:
-        yield piece, (captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)).flatten(0, 1)
+        yield (
+            piece,
+            (backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)).flatten(0, 1),
+        )
 
 
-def _truth(engine: Engine, captured: Captured, piece: Piece, *, innermost: bool) -> Float[Tensor, "2 numbers"] | None:
+def _truth(
+    engine: Engine, backward_pass: BackwardPass, piece: ParameterBlock, *, innermost: bool
+) -> Float[Tensor, "2 numbers"] | None:
     """What autograd says of the sum of the block's gradients, and of one sample's alone, (2, numbers) of a piece; None where it
     was not asked."""
-    if captured.check is None:
+    if backward_pass.check is None:
         return None
     both = []
-    for known in (captured.check.truth, captured.check.alone):
+    for known in (backward_pass.check.truth, backward_pass.check.alone):
         whole = known[piece.name]
         rows = whole[piece.start : piece.stop] if whole.dim() else whole.reshape(1)
         both.append((rows.movedim(1, -1) if innermost and rows.dim() > 2 else rows).reshape(-1))
@@ -123,22 +132,24 @@ def _with_truth(
     return values if truth is None else torch.cat([values, truth.to(values.dtype)])
 
 
-def _rows(engine: Engine, captured: Captured) -> int:
+def _rows(engine: Engine, backward_pass: BackwardPass) -> int:
     """Of projected gradients, and of what they are compared with."""
-    return captured.n * engine.width + (0 if captured.check is None else 2)
+    return backward_pass.n * engine.width + (0 if backward_pass.check is None else 2)
 
 
-def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Float[Tensor, "rows dim"]:
+def _dense(engine: Engine, backward_pass: BackwardPass, sketch: Sketch, rows: int) -> Float[Tensor, "rows dim"]:
     """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time."""
     subject, rounding, dim = engine.subject, engine.precision, sketch.dim
-    total = torch.zeros(_rows(engine, captured), dim, dtype=subject.dtype, device=subject.device)
+    total = torch.zeros(_rows(engine, backward_pass), dim, dtype=subject.dtype, device=subject.device)
     unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
     rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
     for piece in engine.pieces:
         with engine.clock("gradients", piece):
-            values = (captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)).flatten(0, 1)
+            values = (
+                backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)
+            ).flatten(0, 1)
             values = values.to(subject.dtype)  # a model may have parameters of several kinds
-            values = _with_truth(values, _truth(engine, captured, piece, innermost=False))
+            values = _with_truth(values, _truth(engine, backward_pass, piece, innermost=False))
         with engine.clock("projection", piece):
             offset = offset_of(piece)
             for at in range(0, piece.numbers, rows):
@@ -165,18 +176,18 @@ def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Flo
 
 
 def _structured(
-    engine: Engine, captured: Captured, sketch: Sketch, room: Room, tables: Tables
+    engine: Engine, backward_pass: BackwardPass, sketch: Sketch, room: Room, tables: Tables
 ) -> Float[Tensor, "rows dim"]:
     """2 n · heads · parameters · sparsity flops for what is formed, and what `_factored` counts for the rest."""
-    subject, rows = engine.subject, captured.n * engine.width
-    total = torch.zeros(_rows(engine, captured), sketch.dim, dtype=subject.dtype, device=subject.device)
+    subject, rows = engine.subject, backward_pass.n * engine.width
+    total = torch.zeros(_rows(engine, backward_pass), sketch.dim, dtype=subject.dtype, device=subject.device)
     if any(piece.name in sketch.kronecker for piece in engine.pieces):
         for piece in engine.pieces:
             if piece.name in sketch.kronecker:
                 with engine.clock("projection", piece):
-                    samples = total[:rows].unflatten(0, (captured.n, engine.width))
-                    _kronecker(engine, captured, piece, sketch, room.held, samples)
-                    if (truth := _truth(engine, captured, piece, innermost=True)) is not None:
+                    samples = total[:rows].unflatten(0, (backward_pass.n, engine.width))
+                    _kronecker(engine, backward_pass, piece, sketch, room.held, samples)
+                    if (truth := _truth(engine, backward_pass, piece, innermost=True)) is not None:
                         drawn = _drawn(engine, piece, sketch)
                         _kronecker_formed(engine, piece, truth, drawn, room.held, total[rows:].unsqueeze(0))
         total *= sketch.dim**-0.5
@@ -184,32 +195,37 @@ def _structured(
     for piece in engine.pieces:
         if piece.name not in sketch.kronecker:
             with engine.clock("gradients", piece):
-                values = _gradient_and_truth(engine, captured, piece)
+                values = _gradient_and_truth(engine, backward_pass, piece)
             with engine.clock("projection", piece):
                 blocks.add(piece, values)
     with engine.clock("projection"):
         return total.add_(blocks.finished(), alpha=sketch.sparsity**-0.5)
 
 
-def _drawn(engine: Engine, piece: Piece, sketch: Sketch) -> KroneckerSketch:
+def _drawn(engine: Engine, piece: ParameterBlock, sketch: Sketch) -> KroneckerSketch:
     leaf = engine.subject.leaves[piece.name]
     return KroneckerSketch(sketch.seed, piece.name, len(leaf), leaf.numel() // len(leaf), sketch.dim)
 
 
 def _kronecker(
-    engine: Engine, captured: Captured, piece: Piece, sketch: Sketch, held: int, total: Float[Tensor, "n heads dim"]
+    engine: Engine,
+    backward_pass: BackwardPass,
+    piece: ParameterBlock,
+    sketch: Sketch,
+    held: int,
+    total: Float[Tensor, "n heads dim"],
 ) -> None:
     """Add the factored projection of a piece, without the factor of its signs; `held` numbers at a time."""
     leaf = engine.subject.leaves[piece.name]
     drawn = _drawn(engine, piece, sketch)
-    terms = [captured.calls[k].terms[t] for k, t in piece.members]
+    terms = [backward_pass.calls[k].terms[t] for k, t in piece.members]
     if not terms or piece.groups > 1 or not all(term.factors for term in terms):
-        values = _gradient(engine, captured, piece).to(engine.subject.dtype)
+        values = _gradient(engine, backward_pass, piece).to(engine.subject.dtype)
         _kronecker_formed(engine, piece, values, drawn, held, total)
         return
     kept = engine.precision.storage if engine.precision.name == "bf16" else engine.subject.dtype
     for (k, t), term in zip(piece.members, terms):
-        a, b = captured.sides(k, t)
+        a, b = backward_pass.sides(k, t)
         b = b[:, 0]  # (n, s, heads, o): one group
         n, s, heads, o = b.shape
         b = b.reshape(-1, o).to(kept)
@@ -232,7 +248,7 @@ def _places(term: Term, leaf: Tensor, a: Tensor, o: int) -> tuple[Tensor, Tensor
 
 def _kronecker_formed(
     engine: Engine,
-    piece: Piece,
+    piece: ParameterBlock,
     values: Float[Tensor, "rows numbers"],
     drawn: KroneckerSketch,
     held: int,
@@ -249,16 +265,18 @@ def _kronecker_formed(
         total[:, :, columns] += right.mul_(left).sum(1).view(*total.shape[:2], -1)
 
 
-def _gradient_and_truth(engine: Engine, captured: Captured, piece: Piece) -> Float[Tensor, "rows numbers"]:
+def _gradient_and_truth(
+    engine: Engine, backward_pass: BackwardPass, piece: ParameterBlock
+) -> Float[Tensor, "rows numbers"]:
     """The gradients of a piece, and in two rows more what autograd says, where that is asked; formed where those rows stand
     beside them, since copies of all gradients cost as much as making them."""
-    truth = _truth(engine, captured, piece, innermost=True)
+    truth = _truth(engine, backward_pass, piece, innermost=True)
     if truth is None:
-        return _gradient(engine, captured, piece)
-    rows = captured.n * engine.width
+        return _gradient(engine, backward_pass, piece)
+    rows = backward_pass.n * engine.width
     storage, device = engine.precision.storage, engine.subject.device
     room = torch.empty(rows + 2, piece.numbers, dtype=storage, device=device)
-    values = _gradient(engine, captured, piece, room[:rows])
+    values = _gradient(engine, backward_pass, piece, room[:rows])
     if values.data_ptr() != room.data_ptr():
         del room
         return _with_truth(values, truth)
@@ -267,19 +285,22 @@ def _gradient_and_truth(engine: Engine, captured: Captured, piece: Piece) -> Flo
 
 
 def _gradient(
-    engine: Engine, captured: Captured, piece: Piece, room: Float[Tensor, "rows numbers"] | None = None
+    engine: Engine,
+    backward_pass: BackwardPass,
+    piece: ParameterBlock,
+    room: Float[Tensor, "rows numbers"] | None = None,
 ) -> Float[Tensor, "rows numbers"]:
     """The gradients of a piece, (n · heads, numbers), second axis innermost, in the numbers that are projected or the model's
     own. `room`: where they may be written."""
     leaf = engine.subject.leaves[piece.name]
     asis = False  # whether its own order is that one
     if piece.method == "func":
-        values = captured.func[piece.name]
+        values = backward_pass.func[piece.name]
     else:
-        terms = [captured.calls[k].terms[t] for k, t in piece.members]
+        terms = [backward_pass.calls[k].terms[t] for k, t in piece.members]
         asis = leaf.dim() > 2 and all(_is_innermost(term, leaf) for term in terms)
-        out = None if room is None else room.view(captured.n, engine.width, piece.numbers)
-        values = captured.gradient(piece, ordered=not asis, out=out)
+        out = None if room is None else room.view(backward_pass.n, engine.width, piece.numbers)
+        values = backward_pass.gradient(piece, ordered=not asis, out=out)
     if leaf.dim() > 2 and not asis:
         values = values.unflatten(2, (piece.stop - piece.start, *leaf.shape[1:])).movedim(3, -1).flatten(2)
     values = values.flatten(0, 1)
@@ -329,7 +350,7 @@ def table_bytes(engine: Engine, sketch: Sketch, held: int, inner: int) -> int:
     return tables + (HELD_COPIES * held * engine.subject.dtype.itemsize if sketch.kronecker else 0)
 
 
-def product_numbers(engine: Engine, sketch: Sketch, piece: Piece) -> int:
+def product_numbers(engine: Engine, sketch: Sketch, piece: ParameterBlock) -> int:
     """Numbers of factored products a sample takes in the fewest columns that are made at a time."""
     if piece.name not in sketch.kronecker:
         return 0

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ntkscope.kernels._sketch import Sketch
 from ntkscope.linalg.sparse_sketch import SparseSketch
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 
 ALONE = 4  # times the sparsity: parts as long are multiplied by themselves, which is less work than copying them
 WHOLE = 8  # coordinates: products of other lengths take several times longer on tensor cores
@@ -58,7 +58,7 @@ class SparseBlocks:
         self._waiting: Parts = []
         self._alone = ALONE * sketch.sparsity
 
-    def add(self, piece: Piece, values: Tensor) -> None:
+    def add(self, piece: ParameterBlock, values: Tensor) -> None:
         """Add the gradients (rows, numbers) of a piece."""
         engine, sketch = self._engine, self._sketch
         leaf = engine.subject.leaves[piece.name]
@@ -116,6 +116,6 @@ def _columns(values: Float[Tensor, "rows numbers"], index: Int[Tensor, " k"], ru
     return wide.view(values.dtype)
 
 
-def offset_of(piece: Piece) -> int:
+def offset_of(piece: ParameterBlock) -> int:
     """How many numbers of its parameter come before a piece."""
     return piece.start * (piece.numbers // (piece.stop - piece.start))

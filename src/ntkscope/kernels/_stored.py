@@ -17,18 +17,18 @@ from ntkscope.linalg.gram import Gram
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.storage.tiled import open_kernel
-from ntkscope.tangent.detour import Detour
-from ntkscope.tangent.fingerprint import (
+from ntkscope.tangent.certify.fallback import Fallback
+from ntkscope.tangent.kernel.plan import FEW_STORED, Cut, heads_at_once
+from ntkscope.tangent.kernel.schedule import check_schedule, cut_for
+from ntkscope.tangent.kernel.store_source import FeatureTiles, Recipe
+from ntkscope.tangent.kernel.tiles import TileMaker, group_footprint
+from ntkscope.tangent.model.fingerprint import (
     code_identity,
     inputs_fingerprint,
     network_answers,
     network_identity,
 )
-from ntkscope.tangent.plan import FEW_STORED, Cut, heads_at_once
-from ntkscope.tangent.probed import probed
-from ntkscope.tangent.schedule import check_schedule, cut_for
-from ntkscope.tangent.tile_source import FeatureTiles, Recipe
-from ntkscope.tangent.tiles import TileMaker, group_footprint
+from ntkscope.tangent.trace.probed import probed
 
 
 def stored(
@@ -47,7 +47,7 @@ def stored(
     """
     assert request.store is not None
     check_schedule(schedule)
-    maker = recipe.make(probed(request.x1, request.x2), Detour())
+    maker = recipe.make(probed(request.x1, request.x2), Fallback())
     found = KernelStore.find(request.store)
     outputs = maker.width if maker.full else 1
     if found is None:

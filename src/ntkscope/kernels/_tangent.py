@@ -9,14 +9,14 @@ from ntkscope.core import UsageError
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import Request, describe
 from ntkscope.linalg import DenseGram, Gram
-from ntkscope.tangent import guards
-from ntkscope.tangent.fingerprint import names_fingerprint
-from ntkscope.tangent.heads import Heads, OutputSketch
-from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.probed import probed
-from ntkscope.tangent.products import Products, products
-from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.tile_source import TangentRecipe
+from ntkscope.tangent.blocks.heads import Heads, OutputSketch
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.kernel.in_memory import Products, products
+from ntkscope.tangent.kernel.store_source import TangentRecipe
+from ntkscope.tangent.model import guards
+from ntkscope.tangent.model.fingerprint import names_fingerprint
+from ntkscope.tangent.model.subject import Subject
+from ntkscope.tangent.trace.probed import probed
 
 
 def kernel(

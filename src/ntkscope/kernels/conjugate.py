@@ -13,11 +13,11 @@ from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
-from ntkscope.tangent.arithmetic import check_feature_range
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.feature_audit import AuditedFeatures
-from ntkscope.tangent.readout import locate
-from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.certify.features import AuditedFeatures
+from ntkscope.tangent.forward.readout import locate
+from ntkscope.tangent.model.arithmetic import check_feature_range
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.subject import Subject
 
 BLOCK = 256
 

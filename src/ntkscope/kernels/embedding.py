@@ -13,10 +13,10 @@ from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_products
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.feature_audit import AuditedFeatures
-from ntkscope.tangent.stages import layer_outputs, stages
-from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.certify.features import AuditedFeatures
+from ntkscope.tangent.forward.stages import layer_outputs, stages
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.subject import Subject
 
 
 @KERNELS.register("em", by_parameters=False, cost=costs.activations, priority=3, title="embedding kernel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ntkscope.kernels import _tangent, costs
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
-from ntkscope.tangent.heads import as_heads
+from ntkscope.tangent.blocks.heads import as_heads
 
 
 @KERNELS.register("entk", cost=costs.every_pair_of_outputs, per_output=True, title="empirical NTK")

@@ -19,14 +19,14 @@ from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
-from ntkscope.tangent.arithmetic import check_feature_range
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.contraction import ranges
-from ntkscope.tangent.feature_audit import AuditedFeatures
-from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.module_outputs import outputs_of
-from ntkscope.tangent.pristine import ours
-from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.blocks.heads import Heads, as_heads
+from ntkscope.tangent.blocks.products import ranges
+from ntkscope.tangent.certify.features import AuditedFeatures
+from ntkscope.tangent.forward.module_outputs import outputs_of
+from ntkscope.tangent.model.arithmetic import check_feature_range
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.state import ours
+from ntkscope.tangent.model.subject import Subject
 
 BLOCK = 128
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

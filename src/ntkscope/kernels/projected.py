@@ -23,10 +23,10 @@ from ntkscope.kernels._sketching import make_sketch
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.linalg.batch_means import group_count
-from ntkscope.tangent.arithmetic import check_feature_range
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.blocks.heads import Heads, as_heads
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.model.arithmetic import check_feature_range
 
 DIM = 10240
 QUICK, QUICK_SUMMED = 256, 1024  # columns for a first look: the error of a cosine is about 1/√columns
@@ -226,6 +226,6 @@ def _relative_error(made: FactoredGram, rows: Tensor, columns: Tensor) -> float:
     values = made[rows, columns].dense().double()
     errors = made.standard_error(rows, columns)
     if made.symmetric and len(rows) > 1:
-        apart = (rows[:, None] != columns[None, :]).to(values.device)
-        values, errors = values[apart], errors[apart]
+        held_out = (rows[:, None] != columns[None, :]).to(values.device)
+        values, errors = values[held_out], errors[held_out]
     return float((errors.square().sum() / values.square().sum()).sqrt())

@@ -13,15 +13,15 @@ from ntkscope.core import Registry, UsageError
 from ntkscope.core.budget import over_budget
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
-from ntkscope.tangent import guards
-from ntkscope.tangent.audit import CERTIFY
-from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engines import Engines
-from ntkscope.tangent.heads import OutputSketch
-from ntkscope.tangent.pristine import Pristine
-from ntkscope.tangent.readout import last_parameters
-from ntkscope.tangent.reference import compare
-from ntkscope.tangent.subject import Selection, Subject, place
+from ntkscope.tangent.blocks.heads import OutputSketch
+from ntkscope.tangent.certify.auditor import CERTIFY
+from ntkscope.tangent.forward.readout import last_parameters
+from ntkscope.tangent.kernel.engines import Engines
+from ntkscope.tangent.model import guards
+from ntkscope.tangent.model.autograd import compare
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.state import ModelState
+from ntkscope.tangent.model.subject import Selection, Subject, place
 
 F = TypeVar("F", bound=Callable[..., Gram])
 Held = TypeVar("Held")
@@ -116,7 +116,7 @@ class Kept:
 
     def __init__(self, lasting: bool = False) -> None:
         self.lasting = lasting
-        self._held: dict[str, tuple[Pristine | None, Any]] = {}
+        self._held: dict[str, tuple[ModelState | None, Any]] = {}
 
     def get(self, what: str, model: nn.Module, make: Callable[[], Held], sample: Batch) -> Held:
         """What was made of the model earlier, if it is still the same but for its weights; made anew otherwise.
@@ -133,7 +133,7 @@ class Kept:
                 return held
             except UsageError:
                 pass
-        before, held = Pristine(model, foreign=True) if self.lasting else None, make()
+        before, held = ModelState(model, foreign=True) if self.lasting else None, make()
         self._held[what] = before, held
         return held
 
@@ -199,7 +199,7 @@ class Request:
         subject = (self.kept or Kept()).get("still", self.model, lambda: self.subject(still=True), self.x1[:1])
         few = self.placed(subject, self.x1[: min(3, len(self.x1))])
         outputs = guards.first_outputs(subject, few)
-        guards.check_chance(subject, few, outputs)
+        guards.check_randomness(subject, few, outputs)
         guards.check_independence(subject, few, outputs)
         if self.x2 is not None:
             guards.first_outputs(subject, self.placed(subject, self.x2[:1]))

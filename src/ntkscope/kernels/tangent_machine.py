@@ -16,13 +16,13 @@ from ntkscope.core.checked import checked
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels.registry import KERNELS, Certify, Kept, Request
 from ntkscope.linalg import Gram
-from ntkscope.tangent import guards
-from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.heads import OutputSketch, as_heads, chosen_outputs
-from ntkscope.tangent.jacobian import Jacobian
-from ntkscope.tangent.precision import PRECISIONS, Precision
-from ntkscope.tangent.subject import Selection, quiet
+from ntkscope.tangent.blocks.heads import OutputSketch, as_heads, chosen_outputs
+from ntkscope.tangent.blocks.precision import PRECISIONS, Precision
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.model import guards
+from ntkscope.tangent.model.batches import as_batch
+from ntkscope.tangent.model.subject import Selection, quiet
+from ntkscope.tangent.operators.jacobian import Jacobian
 
 
 class Tangent:
@@ -114,17 +114,17 @@ class Tangent:
         request = self._request("trntk0", x, None, {})
 
         def work(engine: Engine) -> Params:
-            captured = engine.capture(request.x1)
+            backward_pass = engine.capture(request.x1)
             made = {
-                name: torch.zeros(captured.n, engine.width, leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+                name: torch.zeros(backward_pass.n, engine.width, leaf.numel(), dtype=leaf.dtype, device=leaf.device)
                 for name, leaf in engine.subject.leaves.items()
             }
             for piece in engine.pieces:
-                engine.feature(captured, piece)
-                values = captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)
+                engine.feature(backward_pass, piece)
+                values = backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)
                 each = piece.numbers // max(1, piece.stop - piece.start)
                 made[piece.name][:, :, piece.start * each : piece.start * each + piece.numbers] = values
-            engine.settle(captured)
+            engine.settle(backward_pass)
             leaves = engine.subject.leaves
             return {name: value.unflatten(2, leaves[name].shape or (1,)).detach() for name, value in made.items()}
 

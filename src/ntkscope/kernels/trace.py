@@ -5,7 +5,7 @@ from __future__ import annotations
 from ntkscope.kernels import _tangent, costs
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
-from ntkscope.tangent.heads import as_heads
+from ntkscope.tangent.blocks.heads import as_heads
 
 
 @KERNELS.register("trntk0", cost=costs.exact, priority=1, title="trace NTK")

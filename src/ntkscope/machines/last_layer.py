@@ -22,10 +22,10 @@ from ntkscope.linalg.least_squares import row_roots
 from ntkscope.surrogates._leading import Leading, exact_preconditioner
 from ntkscope.surrogates._losses import Softmax
 from ntkscope.surrogates._newton import Problem, newton
-from ntkscope.tangent import guards
-from ntkscope.tangent.batches import Batch, as_batch
-from ntkscope.tangent.readout_features import ReadoutFeatures, readout_features
-from ntkscope.tangent.subject import Subject, place, quiet
+from ntkscope.tangent.forward.readout_features import ReadoutFeatures, readout_features
+from ntkscope.tangent.model import guards
+from ntkscope.tangent.model.batches import Batch, as_batch
+from ntkscope.tangent.model.subject import Subject, place, quiet
 from ntkscope.training.losses import as_loss
 
 BLOCK = 256
@@ -106,7 +106,7 @@ def solve_last_layer(
         subject = Subject(model, dtype=dtype, device=device, still=True)
         few = subject.placed(batch[: min(4, len(batch))])
         outputs = guards.first_outputs(subject, few)
-        guards.check_chance(subject, few, outputs)
+        guards.check_randomness(subject, few, outputs)
         guards.check_independence(subject, few, outputs)
         as_loss(loss).check(outputs, part.y)
         features = readout_features(subject, few)

@@ -17,8 +17,8 @@ from ntkscope.core.tree import length
 from ntkscope.kernels import KERNELS, kernel
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg.sketch import projection_rows
-from ntkscope.tangent.pristine import Pristine
-from ntkscope.tangent.subject import Selection, place, quiet
+from ntkscope.tangent.model.state import ModelState
+from ntkscope.tangent.model.subject import Selection, place, quiet
 
 ENOUGH = 0.4  # seconds after which a probe is long enough to be reliable
 MOST = 128  # items a probe takes at most
@@ -52,7 +52,7 @@ def measure_rates(
     again, _ = _time_kernel(model, items, how)  # the smaller of two: the machine may be shared
     setup, each, products = (min(pair) for pair in zip(costs, again))
     with quiet(place(model), model), torch.no_grad():
-        before, start = Pristine(model), time.perf_counter()
+        before, start = ModelState(model), time.perf_counter()
         outputs = call(model, Part(items, torch.zeros(count)).to(place(model)).x)
         forward = (time.perf_counter() - start) / count
         before.restore(every=True)

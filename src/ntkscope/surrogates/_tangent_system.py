@@ -16,9 +16,9 @@ from ntkscope.core import NumericalError, Params, Part, UsageError
 from ntkscope.core.tree import take
 from ntkscope.kernels import Tangent, kernel
 from ntkscope.linalg import Gram, OperatorGram
-from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.jacobian import Jacobian
-from ntkscope.tangent.subject import place, quiet
+from ntkscope.tangent.model.batches import as_batch
+from ntkscope.tangent.model.subject import place, quiet
+from ntkscope.tangent.operators.jacobian import Jacobian
 from ntkscope.training.evaluation import Weights, item_weights
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ from ntkscope.core.sizes import parse_bytes
 from ntkscope.core.threads import alone_with
 from ntkscope.models._copy import own_copy
 from ntkscope.surrogates._linear_solution import LinearSolution, Problem, Settings, solve
-from ntkscope.tangent.batches import Batch, checked
-from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
-from ntkscope.tangent.guards import check_mode
-from ntkscope.tangent.pristine import Pristine
-from ntkscope.tangent.subject import Selection, select
+from ntkscope.tangent.model.batches import Batch, checked
+from ntkscope.tangent.model.guards import check_mode
+from ntkscope.tangent.model.state import ModelState
+from ntkscope.tangent.model.subject import Selection, select
+from ntkscope.tangent.operators.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
 
 Coordinates: TypeAlias = Literal["u", "w"]
 
@@ -232,13 +232,15 @@ class _Making:
     of_this_process = True
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        self.before: Pristine | None = None
-        self.around: Pristine | None = None
+        self.before: ModelState | None = None
+        self.around: ModelState | None = None
         if model is not None:
             own = {id(value) for _, value in Reach(model, classes=False, foreign=True)}
             everything = list(Reach(model))
-            self.before = Pristine(model, reached=everything)
-            self.around = Pristine(model, reached=[(name, value) for name, value in everything if id(value) not in own])
+            self.before = ModelState(model, reached=everything)
+            self.around = ModelState(
+                model, reached=[(name, value) for name, value in everything if id(value) not in own]
+            )
 
     def surroundings(self) -> AbstractContextManager[None]:
         """While open, globals and classes are as they were, so that the network stays what it was."""

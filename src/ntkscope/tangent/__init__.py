@@ -7,10 +7,10 @@ model), `detour` (what follows a failed check), `engines` (what is kept from cal
 that stay), then `products` (a kernel in memory) or `tile_source` (its tiles, for a store).
 """
 
-from ntkscope.tangent.activations import activations
-from ntkscope.tangent.coverage import Coverage
-from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
-from ntkscope.tangent.jacobian import Jacobian
+from ntkscope.tangent.forward.activations import activations
+from ntkscope.tangent.kernel.coverage import Coverage
+from ntkscope.tangent.matrices.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
+from ntkscope.tangent.operators.jacobian import Jacobian
 
 __all__ = [
     "Coverage",

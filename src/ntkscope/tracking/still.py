@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import UsageError
-from ntkscope.tangent.subject import quiet
+from ntkscope.tangent.model.subject import quiet
 
 
 def bare(model: Any) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import NtkscopeError, UsageError
-from ntkscope.tangent.audit import CERTIFY
+from ntkscope.tangent.certify.auditor import CERTIFY
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import outputs
 

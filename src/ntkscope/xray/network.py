@@ -14,8 +14,8 @@ from ntkscope.core import Inputs, UsageError
 from ntkscope.core.copies import duplicate
 from ntkscope.models import read_weights, without_prefix
 from ntkscope.models._copy import own_copy
-from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.subject import Subject, place, quiet, select
+from ntkscope.tangent.model.batches import as_batch
+from ntkscope.tangent.model.subject import Subject, place, quiet, select
 
 BLOCK = 256
 Params: TypeAlias = (

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from ntkscope.tangent.feature_projections import Projector, Strongest
+from ntkscope.tangent.matrices.projections import Projector, Strongest
 from ntkscope.xray.thumbnails import thumbnails
 
 MASS = 0.95  # share of the squared gradient, along either side, that the shown patch holds

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.token_embeddings import real_tokens, token_ids, token_saliency
+from ntkscope.tangent.model.batches import as_batch
+from ntkscope.tangent.operators.inputs import real_tokens, token_ids, token_saliency
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items
 from ntkscope.xray.result import Result

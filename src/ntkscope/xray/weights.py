@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from ntkscope.tangent.subject import select
+from ntkscope.tangent.model.subject import select
 from ntkscope.tracking.weights import matrices
 from ntkscope.xray.network import Params
 

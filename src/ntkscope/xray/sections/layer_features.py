@@ -14,11 +14,11 @@ from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import weighted_correlation
 from ntkscope.linalg.feature_directions import Directions, leading_of_features, leading_of_matrix, multiple_of_identity
-from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
-from ntkscope.tangent.feature_projections import Projector
-from ntkscope.tangent.feature_sites import INPUT
-from ntkscope.tangent.heads import OutputSketch
-from ntkscope.tangent.subject import select
+from ntkscope.tangent.blocks.heads import OutputSketch
+from ntkscope.tangent.matrices.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
+from ntkscope.tangent.matrices.projections import Projector
+from ntkscope.tangent.matrices.sites import INPUT
+from ntkscope.tangent.model.subject import select
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items
 from ntkscope.xray.picked_out import PickedOut, picked_out

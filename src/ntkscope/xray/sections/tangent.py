@@ -18,7 +18,7 @@ from ntkscope.data.subsets import stratified
 from ntkscope.kernels.costs import every_pair_of_outputs
 from ntkscope.machines import retrain_last_layer
 from ntkscope.surrogates import linearize
-from ntkscope.tangent.subject import select
+from ntkscope.tangent.model.subject import select
 from ntkscope.xray.context import ALPHA, Context, subset
 from ntkscope.xray.network import BLOCK, class_logits, outputs
 from ntkscope.xray.plan import EXACT
@@ -68,11 +68,11 @@ def run(context: Context) -> Finding[Tangent]:
     goal = targets(context.test.y, width)
     readings = [_reading("network", bounded(answers), goal, answers)]
     refused: dict[str, str] = {}
-    ways: dict[str, Callable[[], Tensor]] = {
+    modes: dict[str, Callable[[], Tensor]] = {
         "readout": lambda: _readout(context, part, ridge),
         "tangent": lambda: _tangent(context, part, ridge),
     }
-    for name, solve in ways.items():
+    for name, solve in modes.items():
         try:
             readings.append(_reading(name, solve(), goal, answers))
         except (UsageError, NumericalError) as why:

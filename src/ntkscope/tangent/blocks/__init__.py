@@ -1,0 +1,1 @@
+"""A block of samples: one pass forward, passes back, the features they leave, and products of those."""

@@ -1,0 +1,1 @@
+"""What a forward pass alone gives: activations, a network's stages, its readout."""

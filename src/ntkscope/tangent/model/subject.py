@@ -1,0 +1,522 @@
+"""A model held still: its chosen parameters, its outputs as a function of them and of the inputs.
+
+The caller's own model is run, with its own parameters, so that a gradient is what plain autograd says it is, wherever a
+parameter is kept (a list, a view made long ago, a module registered twice). After every pass the model is put back as it
+was (`ModelState`); inputs are copied before each. Only where another dtype or device is asked for, or where parameters must
+be replaced (`vmap`, `jvp`), a copy is run instead, and held to the original (`Subject.compare`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from fnmatch import fnmatchcase
+from functools import reduce
+from itertools import chain
+from types import FunctionType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from ntkscope.core import Params, UsageError
+from ntkscope.core.arguments import as_device
+from ntkscope.core.calling import logits
+from ntkscope.core.copies import address, differing, duplicate, shared, trainable
+from ntkscope.core.random import kept_randomness
+from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.threads import Together, alone_with, caller
+from ntkscope.tangent.model.arithmetic import Kinds
+from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.state import ModelState
+
+Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
+NOT_THE_MODEL = (
+    "dtype=, device= and linearised networks compute with a copy, and a copy of {model} is not that model: it would use {names}"
+    " otherwise (functions that read a global or a weak reference still use the original's, and objects with a __getstate__,"
+    " or found by their id(), are others); expected a model without them, or, for dtype= and device=, one that is converted"
+    " itself: call model.to(...), and leave both out"
+)
+
+
+class Subject:
+    """`f(θ, x)` of a model with the chosen parameters `leaves`, which ask for gradients.
+
+    A tied parameter is one leaf, under its first name. Parameters that do not require a gradient are never chosen.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        params: Selection = None,
+        last: Sequence[str] = (),
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        still: bool = False,
+    ) -> None:
+        """`still`: no parameter is differentiated by, whatever the model says."""
+        self.original = model
+        check_built(model)
+        own = [t for t in model.parameters() if t.is_floating_point()]
+        self.device = place(model, device)
+        self.moved, self.cast = device is not None, dtype is not None
+        chosen = {} if still else select(model, params, last)
+        elsewhere = self.moved and any(t.device != self.device for t in (*model.parameters(), *model.buffers()))
+        recast = dtype is not None and any(
+            t.dtype != dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()
+        )
+        inference = any(t.is_inference() for t in model.parameters())  # so that it cannot be differentiated itself
+        self.native = not (elsewhere or recast or inference)
+        self.model = model
+        self.own: Subject | None = None  # the original, run beside its copy
+        self.compared, self.wary = (
+            0,
+            False,
+        )  # samples; whether functions were copied, which may use more for other inputs
+        if not self.native:
+            self.own = None if inference else Subject(model, params=set(chosen).__contains__, still=still)
+            functions: list[FunctionType] = []
+            self.model = _converted(model, dtype, self.device if self.moved else None, chosen, functions)
+            self.wary = bool(functions)
+        self.one_thread = threading.Lock()  # in which the original is run beside its copies
+        parameters = dict(self.model.named_parameters())
+        self.leaves: Params = {name: parameters[name] for name in chosen if parameters[name].numel()}
+        if not self.native:
+            for (name, leaf), theirs in zip(parameters.items(), model.parameters()):
+                leaf.requires_grad_(name in chosen or (leaf.is_floating_point() and theirs.requires_grad))
+        kinds = [leaf.dtype for leaf in self.leaves.values()] or [t.dtype for t in own[:1]]
+        self.dtype: torch.dtype = dtype or (reduce(torch.promote_types, kinds) if kinds else torch.get_default_dtype())
+        self._pristine: ModelState | None = None
+        self._spare: tuple[nn.Module, ModelState] | None = None
+        self._remembered: dict[str, Any] = {}
+        self._theirs: dict[int, str] | None = None  # the original's parameters, by address
+        self._written: frozenset[str] | None = None  # tensors that a forward pass writes to
+        self.changes: set[str] = set()  # what the model itself changed while it was run
+        self.casts = False  # whether a forward pass casts modules
+        self.quickly = True  # whether calls may be made in another, equal way
+        self.kinds: set[torch.dtype] = set()  # what a forward pass computes in
+        self.draws = False  # whether it draws from a random generator of its own
+
+    def __call__(self, batch: Batch, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The outputs, (n, c); with `leaves` in the place of the chosen parameters, on a copy of the model."""
+        if leaves is None:
+            outputs = logits(self.run(batch))
+            if self.own is not None:
+                self._check_graph(outputs)
+            return outputs
+        spare, before = self.spare()
+        try:
+            with swapped(spare, leaves):
+                return logits(spare(*batch.args, **batch.kwargs))
+        finally:
+            before.restore()
+
+    def _check_graph(self, outputs: Tensor) -> None:
+        """Refuse outputs of a copy that depend on parameters of the original."""
+        if self._theirs is None:
+            self._theirs = {p.data_ptr(): name for name, p in self.original.named_parameters() if p.numel()}
+        theirs = self._theirs
+        lost = sorted({theirs[address(leaf)] for leaf in trainable(outputs) if address(leaf) in theirs})
+        if lost:
+            raise UsageError(NOT_THE_MODEL.format(model=type(self.original).__name__, names=", ".join(lost)))
+
+    def run(self, batch: Batch) -> Any:
+        """Whatever the model answers; the model is put back as it was, the inputs are left alone."""
+        fresh = batch.map(_copied)
+        if self._pristine is None:
+            return self._first_run(fresh)
+        if self.changes:
+            self.restore()
+        try:
+            return self.model(*fresh.args, **fresh.kwargs)
+        finally:
+            self.tidy()
+
+    def _first_run(self, batch: Batch) -> Any:
+        """The same, and looks whether the model writes to its own tensors and casts its own modules."""
+        for other in chain(*_OPEN.get(caller(), ())):  # of the same model, perhaps, whose numbers a pass has left
+            other.restore()
+        self._pristine = before = ModelState(self.model, written=self._written)
+        if self._written is None:
+            before.watch_values()
+        try:
+            _CAST.discard(caller())
+            with _NOTING, Kinds(self.kinds):
+                return self.model(*batch.args, **batch.kwargs)
+        finally:
+            self.casts |= caller() in _CAST
+            self.draws |= bool(before.drew())
+            if self._written is None:
+                self._written = frozenset(before.settle())
+            self.changes.update(self._written)
+            self.tidy()
+
+    @contextlib.contextmanager
+    def in_original_numbers(self) -> Iterator[None]:
+        """While open, a copy computes with what the original's parameters and buffers hold, where those are."""
+        state = _state(self.model)
+        kept = [tensor.data for tensor in state]
+        try:
+            for mine, theirs in zip(state, _state((self.own or self).original), strict=True):
+                mine.data = theirs.detach().clone()
+            yield
+        finally:
+            for mine, data in zip(state, kept):
+                mine.data = data
+            self.restore()
+
+    def spare(self) -> tuple[nn.Module, ModelState]:
+        """A copy of the model whose parameters may be replaced; a model that cannot be copied is refused."""
+        if self._spare is None:
+            copied = duplicate(self.model, share=True).requires_grad_(False)
+            self._spare = copied, ModelState(copied, classes=False)
+        return self._spare
+
+    def placed(self, batch: Batch) -> Batch:
+        """A batch where this is, in its dtype, as far as the caller asked for that."""
+        if not (self.cast or self.moved):
+            return batch
+        return batch.to(self.device, self.dtype if self.cast else None)
+
+    def tidy(self) -> None:
+        """Put back what a pass changed, but for the numbers of tensors, which its backward pass may need."""
+        assert self._pristine is not None
+        with torch._C.DisableTorchFunction():  # whoever watches the pass has no use for this
+            self.changes.update(self._pristine.restore(numbers=False))
+        calls = _OPEN.get(caller())
+        if calls and self not in calls[-1]:
+            calls[-1].append(self)
+
+    def restore(self, *, every: bool = False) -> None:
+        """Put back everything; `every`: also what may have been written without a trace."""
+        if self._pristine is not None:
+            self.changes.update(self._pristine.restore(every=every))
+
+    def refresh(self) -> None:
+        """Before another call: follow what the caller did to the weights."""
+        self._spare = None
+        self._remembered, self._theirs = {}, None
+        if self.own is not None:
+            self.own.refresh()
+        if not self.native:
+            with torch.no_grad():
+                for mine, theirs in zip(_state(self.model), _state(self.original), strict=True):
+                    mine.copy_(theirs)
+        if self._pristine is not None and not self._pristine.follow():
+            self._pristine = self._written = None
+
+    def twin(self) -> Subject:
+        """The same for another thread, with modules of its own; the parameters' numbers are shared."""
+        other = copy.copy(self)
+        other.model = duplicate(self.model, share=True)
+        if shared(other.model, self.model):
+            raise ValueError("a copy of the model would not be independent of it")
+        other._remembered, other.compared = {}, 0
+        parameters = dict(other.model.named_parameters())
+        other.leaves = {name: parameters[name] for name in self.leaves}
+        other._pristine, other._spare, other.changes = (
+            ModelState(other.model, classes=False, written=self._written),
+            None,
+            set(),
+        )
+        return other
+
+    def remember(self, key: str, make: Callable[[], Any]) -> Any:
+        """What `make` gave when it was first asked for."""
+        if key not in self._remembered:
+            self._remembered[key] = make()
+        return self._remembered[key]
+
+    def loosest(self, table: Mapping[torch.dtype, float], otherwise: float = 1e-1) -> float:
+        """The tolerance of the shortest numbers that the model computes with."""
+        kinds = self.kinds | {leaf.dtype for leaf in self.leaves.values()} or {self.dtype}
+        return max(table.get(kind, otherwise) for kind in kinds)
+
+    @property
+    def title(self) -> str:
+        """Which model is run."""
+        name = type(self.original).__name__
+        if self.native:
+            return f"{name} itself"
+        return f"a copy of {name} in {str(self.dtype).removeprefix('torch.')} on {self.device}"
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The tensors of its own that the model was seen to write to during a forward pass."""
+        return self._written or frozenset()
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the chosen parameters hold."""
+        return sum(p.numel() for p in self.leaves.values())
+
+    def layer_of(self, name: str) -> str:
+        """The module a parameter belongs to, as a person would name it."""
+        return name.rpartition(".")[0] or "(the model itself)"
+
+
+_OPEN: dict[int, list[list[Subject]]] = {}  # by caller: subjects to be put back when the call that runs them ends
+
+
+def place(model: nn.Module, device: torch.device | str | None = None) -> torch.device:
+    """Where a model is computed: on `device`, or where its first parameter is."""
+    if device is None:
+        return next((p.device for p in model.parameters()), torch.device("cpu"))
+    where = as_device(device, auto=False)
+    assert where is not None
+    if where.type == "cuda" and where.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return where
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _converted(
+    model: nn.Module,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    chosen: Iterable[str],
+    functions: list[FunctionType],
+) -> nn.Module:
+    """A copy on `device` with floating-point parameters and buffers as `dtype`, neither of them inference tensors.
+
+    `functions` gets those that were copied."""
+    made = duplicate(model, functions=functions)
+    state = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    lost = [name for name in shared(made, model) if name in chosen]
+    lost += [name for name in differing(made, model) if name in state]
+    if lost:
+        raise UsageError(NOT_THE_MODEL.format(model=type(model).__name__, names=", ".join(lost)))
+    with torch.inference_mode(False), torch.no_grad():
+        for tensor in _state(made):
+            value = tensor.detach()
+            kind = dtype if dtype is not None and value.is_floating_point() else value.dtype
+            if dtype is not None and value.is_complex():
+                kind = torch.complex128 if dtype == torch.float64 else torch.complex64
+            converted = value.to(device=device or value.device, dtype=kind)
+            tensor.data = converted.clone() if converted.is_inference() else converted
+    if any(tensor.is_inference() for tensor in _state(made)):
+        _replace_inference(made)
+    return made
+
+
+def _replace_inference(model: nn.Module) -> None:
+    """Inference tensors cannot be differentiated by: ordinary ones take their places, the same for tied ones."""
+    fresh: dict[int, Tensor] = {}
+    for module in model.modules():
+        for slots, kind in ((module._parameters, nn.Parameter), (module._buffers, torch.Tensor)):
+            for name, tensor in slots.items():
+                if tensor is not None and tensor.is_inference():
+                    if id(tensor) not in fresh:
+                        value = tensor.detach().clone()
+                        fresh[id(tensor)] = value if kind is torch.Tensor else nn.Parameter(value, tensor.requires_grad)
+                    slots[name] = fresh[id(tensor)]  # type: ignore[assignment]
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+class _Replaced(TorchFunctionMode):
+    """Every function is called with others in the place of some tensors."""
+
+    def __init__(self, new: Mapping[int, Tensor]) -> None:
+        super().__init__()
+        self.new = new
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Tensor, lambda t: self.new.get(id(t), t), (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def swapped(model: nn.Module, state: Mapping[str, Tensor], *, everywhere: bool = False) -> Iterator[None]:
+    """While open, the tensors of `state` stand in for the parameters of those names, where modules hold them.
+
+    `everywhere`: also where functions or containers hold them: the arguments of every call are looked at, which takes time.
+    """
+    parameters = dict(model.named_parameters())
+    new = {id(parameters[name]): value for name, value in state.items()}
+    if everywhere:
+        with _Replaced(new):
+            yield
+        return
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if id(parameter) in new:
+                    undo.append((module._parameters, name, parameter))
+                    module._parameters[name] = new[id(parameter)]  # type: ignore[assignment]
+            for name, value in list(vars(module).items()):
+                if isinstance(value, list | tuple) and any(id(member) in new for member in value):
+                    undo.append((vars(module), name, value))
+                    vars(module)[name] = type(value)(new.get(id(member), member) for member in value)
+        yield
+    finally:
+        for slots, name, value in undo:
+            slots[name] = value
+
+
+_CAST: set[int] = set()  # callers whose modules were cast or moved
+
+
+@contextlib.contextmanager
+def _noting() -> Iterator[None]:
+    """While open, casts and moves of modules are noted."""
+    original = nn.Module._apply
+
+    def noted(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        _CAST.add(caller())
+        return original(module, *args, **kwargs)
+
+    nn.Module._apply = noted  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module._apply = original  # type: ignore[method-assign]
+
+
+_NOTING = Together(_noting)
+
+
+def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dict[str, nn.Parameter]:
+    """The trainable parameters that `params` names: a glob or globs, "last", a predicate on the name, or None for all."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UsageError(
+            f"got a model wrapped in {type(model).__name__}, which runs copies of it; expected the model itself: pass"
+            " model.module"
+        )
+    check_built(model)
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise UsageError(
+            f"{type(model).__name__} has no trainable parameter; a tangent kernel needs at least one: build the model with"
+            " parameters, or unfreeze some with model.requires_grad_(True)"
+        )
+    chosen = _chosen(model, trainable, params, last)
+    for name, parameter in chosen.items():
+        if not parameter.is_floating_point():
+            raise UsageError(
+                f"parameter {name} holds {str(parameter.dtype).removeprefix('torch.')} numbers; expected real floating-point"
+                " ones: keep it as torch.view_as_real(...), or leave it out with params="
+            )
+    return chosen
+
+
+def check_built(model: nn.Module) -> None:
+    """Lazy modules have no parameters before they were run."""
+    lazy = [name for name, p in model.named_parameters() if nn.parameter.is_lazy(p)]
+    if lazy:
+        raise UsageError(
+            f"parameters {', '.join(lazy)} of {type(model).__name__} are not there yet (lazy modules); expected a model that"
+            " is built: run it once on a sample of its inputs first"
+        )
+
+
+def _chosen(
+    model: nn.Module, trainable: dict[str, nn.Parameter], params: Selection, last: Sequence[str]
+) -> dict[str, nn.Parameter]:
+    if params is None:
+        return trainable
+    if isinstance(params, str) and params == "last":
+        chosen = {name: p for name, p in trainable.items() if name in set(last)}
+        wanted = "the last affine layer"
+    elif callable(params):
+        chosen = {name: p for name, p in trainable.items() if params(name)}
+        wanted = "the predicate"
+    else:
+        globs = [params] if isinstance(params, str) else list(params) if isinstance(params, Iterable) else [params]
+        if not globs or not all(isinstance(glob, str) for glob in globs):
+            raise UsageError(
+                f"got params={params!r}, which chooses no parameter; expected a name or glob, several of them, a predicate on"
+                " names, or None for all trainable parameters"
+            )
+        every = _all_names(model)
+        chosen = {
+            name: p for name, p in trainable.items() if any(fnmatchcase(n, g) for n in every[id(p)] for g in globs)
+        }
+        unmatched = [
+            glob for glob in globs if not any(fnmatchcase(n, glob) for p in trainable.values() for n in every[id(p)])
+        ]
+        wanted = ", ".join(map(repr, unmatched))
+        if not unmatched:
+            return chosen
+        chosen = {}
+    if not chosen:
+        raise UsageError(f"no trainable parameter matches {wanted}; there are: {', '.join(trainable)}")
+    return chosen
+
+
+def _all_names(model: nn.Module) -> dict[int, list[str]]:
+    """Every name of every parameter: a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
+@contextlib.contextmanager
+def _settings() -> Iterator[None]:
+    """TF32 off; the default dtype, warning filters, random states of the process and whether its algorithms are deterministic
+    are kept, whatever happens inside."""
+    dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)]
+    with kept_randomness(devices), tensor_cores(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*performance drop", category=UserWarning)  # of vmap's slower rules
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
+
+
+_SETTINGS = Together(_settings)
+
+
+@contextlib.contextmanager
+def quiet(device: torch.device, *models: nn.Module) -> Iterator[None]:
+    """One call on `models`: others on them, or on parts of them, wait in their threads until it ends.
+
+    Gradients on, mixed precision off, the settings of the process kept; the models are put back as they were.
+    """
+    threads, subjects = torch.get_num_threads(), list[Subject]()
+    context, errors = copy_context(), np.geterr()
+    with (
+        alone_with(*(module for model in models for module in model.modules())),
+        _SETTINGS,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),  # threads of their own know nothing of the caller's
+        torch.autocast(device.type, enabled=False),
+    ):
+        calls = _OPEN.setdefault(caller(), [])
+        calls.append(subjects)
+        try:
+            yield
+        finally:
+            calls.pop()
+            if not calls:
+                del _OPEN[caller()]
+            np.seterr(**errors)
+            for variable, value in context.items():
+                if variable.get(None) is not value:
+                    variable.set(value)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            with contextlib.ExitStack() as each:
+                for subject in subjects:
+                    each.callback(subject.restore, every=True)
