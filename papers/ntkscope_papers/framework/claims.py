@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -45,61 +44,55 @@ def lacking(*legs: str) -> Reading:
 
 
 @dataclass(frozen=True)
-class Published:
-    """A published statement: the claim's id in the ledger, its source, its figures, and the check for a verdict.
+class Statement:
+    """A published statement with the function that reads its answer from a record; it is called as that function.
 
-    `stand_in` says why the published setting is not available at all (another data set, another encoder); empty if it is.
-    `seeds` is how many networks the check needs; a verdict from fewer is a stand-in.
+    `id` in the ledger, source, figures, and the check for a verdict. `stand_in` says why the published setting is not
+    available at all (another data set, another encoder); empty if it is. `seeds` is how many networks the check needs; a
+    verdict from fewer is a stand-in.
     """
 
     id: str
     source: str
     values: Any
     check: str
-    stand_in: str = ""
-    seeds: int = 1
-
-    def judged(
-        self, measured: Any, holds: bool | None, *, difference: str = "", note: str = "", seeds: int | None = None
-    ) -> Claim:
-        """The claim: *reproduced* or *not reproduced* in the published setting, else a *stand-in* that says what held.
-
-        `holds=None` is for statements without a threshold, `measured=None` for what could not be measured; `seeds` is how
-        many networks were measured, where that can be fewer than the check asks for.
-
-        >>> claim = Published("surrogate-x", "Table 9", 0.7, "at least 0.6")
-        >>> claim.judged(0.65, True).verdict, claim.judged(0.65, True, difference="seeds=1 instead of 5").verdict
-        ('reproduced', 'stand-in')
-        """
-        if measured is None:
-            return Claim(self.id, self.source, self.values, None, self.check, "not testable here", note)
-        few = f"{seeds} network(s) where the check asks for {self.seeds}" if (seeds or self.seeds) < self.seeds else ""
-        why = "; ".join(text for text in (self.stand_in, difference, few) if text)
-        if holds is None:
-            verdict, said = "stand-in", UNDECIDED
-        elif why:
-            verdict, said = "stand-in", HOLDS if holds else FAILS
-        else:
-            verdict, said = "reproduced" if holds else "not reproduced", ""
-        words = "; ".join(text for text in (said, why, note) if text)
-        return Claim(self.id, self.source, self.values, measured, self.check, verdict, words)
-
-
-@dataclass(frozen=True)
-class Statement(Published):
-    """A published statement with the function that reads its answer from a record; it is called as that function."""
-
-    read: Read = lambda config, record: lacking()
-    needs: Needs = ()
+    stand_in: str
+    seeds: int
+    read: Read
+    needs: Needs
 
     def __call__(self, config: Any, record: Record) -> Reading:
         needed = self.needs(config) if callable(self.needs) else self.needs
         absent = tuple(leg for leg in needed if leg not in record.metrics)
         return lacking(*absent) if absent else self.read(config, record)
 
-    def verdict(self, name: str, config: Any, record: Record, difference: str) -> Claim:
-        """The claim of the experiment `name`; what was not measured says which command measures it."""
-        return judged(name, self, self(config, record), difference)
+    def verdict(self, name: str, reading: Reading, difference: str = "") -> Claim:
+        """The claim: *reproduced* or *not reproduced* in the published setting, else a *stand-in* that says what held.
+
+        `difference`: how the settings of the experiment `name` differ from the paper's. A reading whose `holds` is None is of
+        a statement without a threshold; what was not measured says which command measures it.
+        """
+        absent = reading.lacks + reading.further
+        command = not_run(name, absent) if absent else ""
+        if reading.measured is None:
+            note = not_run(name, reading.lacks) if reading.lacks else _joined(reading.note, command)
+            return Claim(self.id, self.source, self.values, None, self.check, "not testable here", note)
+        seeds = reading.seeds or self.seeds
+        few = f"{seeds} network(s) where the check asks for {self.seeds}" if seeds < self.seeds else ""
+        part = PART if reading.holds and reading.lacks else ""
+        why = _joined(self.stand_in, *(() if reading.exact else (difference, reading.other, part)), few)
+        if reading.holds is None:
+            verdict, said = "stand-in", UNDECIDED
+        elif why:
+            verdict, said = "stand-in", HOLDS if reading.holds else FAILS
+        else:
+            verdict, said = "reproduced" if reading.holds else "not reproduced", ""
+        words = _joined(said, why, reading.note, command)
+        return Claim(self.id, self.source, self.values, reading.measured, self.check, verdict, words)
+
+
+def _joined(*words: str) -> str:
+    return "; ".join(word for word in words if word)
 
 
 def claim(
@@ -113,8 +106,8 @@ def claim(
     ... def accuracy(config, record):
     ...     measured = record.metrics["network"]["accuracy"]
     ...     return Reading(measured, measured >= 0.6)
-    >>> accuracy.id
-    'surrogate-x'
+    >>> accuracy.verdict("x", Reading(0.65, True)).verdict, accuracy.verdict("x", Reading(0.65, True), "seeds=1").verdict
+    ('reproduced', 'stand-in')
     """
     return lambda read: Statement(id, source, published, check, stand_in, seeds, read, needs)
 
@@ -130,46 +123,3 @@ def claims_of(*places: ModuleType | Iterable[Any]) -> tuple[Statement, ...]:
             )
             found |= {one.id: one for one in several if isinstance(one, Statement)}
     return tuple(found.values())
-
-
-def judged(name: str, statement: Published, reading: Reading, difference: str) -> Claim:
-    """The claim that a reading makes of a statement."""
-    if reading.lacks and reading.measured is None:
-        return statement.judged(None, None, note=not_run(name, reading.lacks))
-    absent = reading.lacks + reading.further
-    words = [reading.note, not_run(name, absent) if absent else ""]
-    part = PART if reading.holds and reading.lacks else ""
-    return statement.judged(
-        reading.measured,
-        reading.holds,
-        difference="" if reading.exact else "; ".join(word for word in (difference, reading.other, part) if word),
-        note="; ".join(word for word in words if word),
-        seeds=reading.seeds,
-    )
-
-
-def verdicts(
-    name: str,
-    published: Mapping[str, Published],
-    readings: Mapping[str, Read],
-    config: Any,
-    record: Record,
-    difference: str,
-) -> Iterator[Claim]:
-    """One claim for each statement of the experiment `name`; what was not measured says which command measures it."""
-    for key, statement in published.items():
-        yield judged(name, statement, readings[key](config, record), difference)
-
-
-def needs(*legs: str) -> Callable[[Read], Read]:
-    """Decorator: a reading of a record that has these legs; of one that lacks some, it says which."""
-
-    def wrap(read: Read) -> Read:
-        @wraps(read)
-        def checked(config: Any, record: Record) -> Reading:
-            absent = tuple(leg for leg in legs if leg not in record.metrics)
-            return lacking(*absent) if absent else read(config, record)
-
-        return checked
-
-    return wrap

@@ -17,7 +17,7 @@ import torch
 
 from ntkscope.core import Claim, NtkscopeError, Record, RecordError, UsageError
 from ntkscope.core.arguments import as_device
-from ntkscope_papers.framework.claims import Published, Statement, claims_of
+from ntkscope_papers.framework.claims import Statement, claims_of
 from ntkscope_papers.framework.drawing import save_figures
 from ntkscope_papers.framework.gather import gather
 from ntkscope_papers.framework.legs import Leg, run_legs
@@ -84,10 +84,10 @@ class Experiment:
     smoke: ClassVar[Mapping[str, Any]] = {}
     free: ClassVar[Iterable[str]] = ()
     parts: ClassVar[tuple[str, ...]] = ("legs",)
-    statements: ClassVar[tuple[Published, ...]] = ()
+    statements: ClassVar[tuple[Statement, ...]] = ()
 
     @classmethod
-    def published(cls) -> tuple[Published, ...]:
+    def published(cls) -> tuple[Statement, ...]:
         """Every statement this experiment judges: those of its class, of its file, and its `statements`."""
         every = claims_of(
             *(vars(kind).values() for kind in reversed(cls.__mro__)), sys.modules[cls.__module__], cls.statements
@@ -200,8 +200,7 @@ class Experiment:
     def judge(self, record: Record, difference: str) -> Iterator[Claim]:
         """The verdict on every statement."""
         for statement in self.published():
-            assert isinstance(statement, Statement), f"{statement.id} has no reading"
-            yield statement.verdict(self.name, self, record, difference)
+            yield statement.verdict(self.name, statement(self, record), difference)
 
     def draw(self, record: Record) -> Mapping[str, Any]:
         """Matplotlib figures by name, from those marked `@figure`."""

@@ -18,7 +18,6 @@ from ntkscope import data, models, training
 from ntkscope.core import Params, Part, Record, Snapshot, Split
 from ntkscope.kernels import Tangent
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.results import digits as digits  # to go once no other paper imports it from here
 from ntkscope_papers.framework.results import once, under
 from ntkscope_papers.shared.networks import weights_file
 

@@ -14,8 +14,7 @@ import ntkscope as ns
 from ntkscope.cli import main
 from ntkscope.core import Claim, Record, RecordError, UnknownName, UsageError
 from ntkscope_papers.engel_2023.similarity import border_correlation, shared, top, within_class_spread
-from ntkscope_papers.framework import figures
-from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework import Reading, claim, figures
 from ntkscope_papers.shared.images import chosen_points, load_images
 
 TINY = ["train_items=60", "test_items=20", "epochs=1", "batch=20", "points=20", "networks=('resnet18',)"]
@@ -131,12 +130,12 @@ def test_a_difference_from_the_paper_scale_is_named_unless_it_is_free() -> None:
 
 
 def test_verdicts() -> None:
-    claim = Published("surrogate-x", "Table 9", 0.7, "at least 0.6")
-    assert claim.judged(0.65, True).verdict == "reproduced"
-    assert claim.judged(0.5, False).verdict == "not reproduced"
-    assert claim.judged(0.5, None).verdict == "stand-in"
-    assert claim.judged(None, None).verdict == "not testable here"
-    other = claim.judged(0.5, False, difference="seeds=1 instead of 5")
+    statement = claim("surrogate-x", "Table 9", 0.7, "at least 0.6")(lambda config, record: Reading(None))
+    assert statement.verdict("x", Reading(0.65, True)).verdict == "reproduced"
+    assert statement.verdict("x", Reading(0.5, False)).verdict == "not reproduced"
+    assert statement.verdict("x", Reading(0.5, None)).verdict == "stand-in"
+    assert statement.verdict("x", Reading(None)).verdict == "not testable here"
+    other = statement.verdict("x", Reading(0.5, False), "seeds=1 instead of 5")
     assert other.verdict == "stand-in"
     assert "does not hold" in other.note
 
