@@ -28,7 +28,7 @@ from benchmarks.peers import Peer, PeerUnavailable
 from benchmarks.timing import interleaved, ratio, wall
 from ntkscope.core import numpy_generator
 from ntkscope.data.transforms.translation import shift_images
-from ntkscope.explain.embedding import embedded
+from ntkscope.explain.two_sample.embedding import embedded
 from ntkscope.measures.uncertainty import wilson_interval
 
 LEVEL, PERMUTATIONS = 0.05, 199

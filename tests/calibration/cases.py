@@ -23,8 +23,8 @@ import torch
 
 import ntkscope as ns
 from ntkscope.core import numpy_generator
-from ntkscope.explain import c2st, mmd
-from ntkscope.explain.rearrangements import rearrange
+from ntkscope.explain.two_sample import c2st, mmd
+from ntkscope.explain.two_sample.rearrangements import rearrange
 from ntkscope.linalg import NumericalWarning, spike_test
 from ntkscope.linalg.density import spectral_density, stochastic_trace
 from ntkscope.linalg.factored import FactoredGram

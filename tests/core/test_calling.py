@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import ntkscope as ns
 from ntkscope.core import Part, UsageError
-from ntkscope.explain.embedding import layer_outputs
+from ntkscope.explain.two_sample.embedding import layer_outputs
 from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tracking.probe import as_probe
 from oracles.autograd import jacobian

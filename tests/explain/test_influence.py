@@ -14,9 +14,9 @@ from torch import nn
 import ntkscope as ns
 from contracts.counted import CountedGram
 from ntkscope.core import NtkscopeError, NumericalError, UsageError, numpy_generator
-from ntkscope.explain import _ridge_inverse as ridge_inverse
-from ntkscope.explain import attribute, average, gauss_newton, influence, removal_effects
-from ntkscope.explain.influences import margin_directions
+from ntkscope.explain import attribute, average, influence, removal_effects
+from ntkscope.explain.removal import gauss_newton, ridge_inverse
+from ntkscope.explain.removal.influences import margin_directions
 from ntkscope.linalg import as_gram
 from ntkscope.measures.faithfulness import correct_class_log_odds
 from ntkscope.surrogates import KernelRidge
@@ -275,8 +275,8 @@ class TestShape:
     def test_blocks_change_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = both()["mean"]
         values, margins = whole.values, whole.margins([0, 1, 2, 0, 1])
-        monkeypatch.setattr("ntkscope.explain.influences.BLOCK", 1)
-        monkeypatch.setattr("ntkscope.explain.gauss_newton.BLOCK", 1)
+        monkeypatch.setattr("ntkscope.explain.removal.influences.BLOCK", 1)
+        monkeypatch.setattr("ntkscope.explain.removal.gauss_newton.BLOCK", 1)
         assert np.allclose(whole.values, values, atol=1e-12)
         assert np.allclose(whole.margins([0, 1, 2, 0, 1]), margins, atol=1e-12)
 

@@ -17,10 +17,11 @@ from torch import nn
 
 import ntkscope as ns
 from ntkscope.core import NumericalError, StoreError, UsageError, numpy_generator
-from ntkscope.explain import c2st, kolmogorov, mmd, shift
-from ntkscope.explain.density_ratio import DensityRatio
-from ntkscope.explain.pooled import Pooled, pool
-from ntkscope.explain.rearrangements import p_value, rearrange
+from ntkscope.explain import shift
+from ntkscope.explain.two_sample import c2st, kolmogorov, mmd
+from ntkscope.explain.two_sample.density_ratio import DensityRatio
+from ntkscope.explain.two_sample.pooled import Pooled, pool
+from ntkscope.explain.two_sample.rearrangements import p_value, rearrange
 
 SHAPES = st.tuples(
     st.integers(20, 45), st.integers(20, 45), st.sampled_from([1, 2, 7, 60, 130]), st.integers(0, 10_000)

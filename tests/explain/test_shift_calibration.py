@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import ntkscope as ns
 from ntkscope.core import numpy_generator
 from ntkscope.explain import shift
-from ntkscope.explain.embedding import embedded
+from ntkscope.explain.two_sample.embedding import embedded
 
 SPLITS, LEVEL = 400, 0.05
 LOW, HIGH = (int(end) for end in scipy.stats.binom.ppf([0.005, 0.995], SPLITS, LEVEL))  # the exact 99 % interval

@@ -16,7 +16,7 @@ from ntkscope.core import UsageError
 from ntkscope.core.random import derive_seed
 from ntkscope.linalg import OperatorGram
 from ntkscope.surrogates import KernelGLM
-from ntkscope.surrogates._leading import leading_pairs
+from ntkscope.surrogates.solvers.leading import leading_pairs
 from oracles.optimum import glm_minimum, glm_objective
 
 

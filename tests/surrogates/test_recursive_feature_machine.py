@@ -16,10 +16,11 @@ from torch import Tensor
 from contracts.input_surrogate import InputClassifierContract, InputRegressorContract
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
 from ntkscope.linalg import NumericalWarning
-from ntkscope.surrogates import RecursiveFeatureClassifier, RecursiveFeatureMachine, _metric_search
-from ntkscope.surrogates._metric_problem import tiling
-from ntkscope.surrogates._metric_search import Regression, climb, regress
-from ntkscope.surrogates._radial import Radial, gradient_outer_product, squared_distances
+from ntkscope.surrogates import RecursiveFeatureClassifier, RecursiveFeatureMachine
+from ntkscope.surrogates.metrics import search as _metric_search
+from ntkscope.surrogates.metrics.problem import tiling
+from ntkscope.surrogates.metrics.radial import Radial, gradient_outer_product, squared_distances
+from ntkscope.surrogates.metrics.search import Regression, climb, regress
 
 FIXED: dict[str, Any] = {"bandwidth": 3.0, "ridge": 1e-2, "iterations": 2}
 

@@ -10,8 +10,8 @@ import torch
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import FactoredGram, as_gram
 from ntkscope.surrogates import KernelRidge, KernelRidgeLOO
-from ntkscope.surrogates._ridge_path import ridge_path
 from ntkscope.surrogates.ridge_loo import _centred_diagonal
+from ntkscope.surrogates.solvers.ridge_path import ridge_path
 
 N = 9
 

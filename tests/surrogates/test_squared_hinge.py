@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ntkscope.surrogates._losses import SquaredHinge
+from ntkscope.surrogates.solvers.losses import SquaredHinge
 
 
 def drawn(seed: int) -> tuple[SquaredHinge, Tensor]:

@@ -66,7 +66,7 @@ class TestGLM:
         assert gram.log["passes"] - before <= 6
 
     def test_cross_validation(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ntkscope.surrogates._leading.EXACT_BELOW", 0)
+        monkeypatch.setattr("ntkscope.surrogates.solvers.leading.EXACT_BELOW", 0)
         K, y, _, _ = kernels()
         gram = counted(K)
         glm = KernelGLM("cv", cv=2, alphas=(1e-2, 10.0), rank=64).fit(gram, y)

@@ -12,13 +12,16 @@ from torch import Tensor
 from contracts.training_problems import ALL_OPTIMIZERS, classes_part, norm_net
 from ntkscope.core import Part, derive_seed, generator
 from ntkscope.data import translate
-from ntkscope.training import CropFlip, Settings, Translate, fit_ensemble, group, member_batches, ways
+from ntkscope.training import CropFlip, Settings, Translate, fit_ensemble
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
-from ntkscope.training.group import Group
-from ntkscope.training.member_batches import MemberBatches
-from ntkscope.training.member_rates import RECORDED, SharedRate, cannot_record
-from ntkscope.training.stacked import MemberData
+from ntkscope.training.ensembles import batches as member_batches
+from ntkscope.training.ensembles import execution as ways
+from ntkscope.training.ensembles import group
+from ntkscope.training.ensembles.batches import MemberBatches
+from ntkscope.training.ensembles.group import Group
+from ntkscope.training.ensembles.rates import RECORDED, SharedRate, cannot_record
+from ntkscope.training.ensembles.stacked import MemberData
 
 ITEMS, SEEDS = 23, (5, 2, 5)
 

@@ -13,7 +13,7 @@ from contracts.training_problems import ALL_OPTIMIZERS, classes_part, small_net
 from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, UsageError, generator
 from ntkscope.training import Triangular, evaluate, fit, fit_ensemble
-from ntkscope.training.chain import StackedChain, as_chain
+from ntkscope.training.ensembles.chain import StackedChain, as_chain
 
 PART = classes_part(dtype=torch.float64)
 

@@ -24,9 +24,9 @@ from ntkscope.training import (
     fit_ensemble,
     reinit,
 )
-from ntkscope.training.chain import StackedChain, as_chain
+from ntkscope.training.ensembles.chain import StackedChain, as_chain
+from ntkscope.training.ensembles.stacked import MemberData, evaluate_stacked
 from ntkscope.training.losses import as_loss
-from ntkscope.training.stacked import MemberData, evaluate_stacked
 
 PART = classes_part(dtype=torch.float64)
 HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))

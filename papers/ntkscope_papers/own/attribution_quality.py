@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float64
 from matplotlib.figure import Figure
 
 from ntkscope.core import Record, UsageError
-from ntkscope.explain.influences import margin_directions
+from ntkscope.explain.removal.influences import margin_directions
 from ntkscope.measures.datamodeling import (
     DatamodelingScore,
     datamodeling_difference,

@@ -21,8 +21,8 @@ from ntkscope.core.tree import move
 from ntkscope.surrogates import linearize
 from ntkscope.training import ItemAugmentation, LearningRateSteps
 from ntkscope.training.batches import BatchOrder
+from ntkscope.training.ensembles.stacked import each_member, outputs_of
 from ntkscope.training.evaluation import evaluating
-from ntkscope.training.stacked import each_member, outputs_of
 from ntkscope_papers.framework.legs import showing
 
 KINDS = ("network", "linear")

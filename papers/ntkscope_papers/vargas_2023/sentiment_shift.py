@@ -22,7 +22,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from torch import nn
 
 from ntkscope.core import Part, Record, numpy_generator
-from ntkscope.explain.shift import SHIFT, shift
+from ntkscope.explain.two_sample.shift import SHIFT, shift
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import under

@@ -12,9 +12,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ntkscope.core import Part, Record, numpy_generator
-from ntkscope.explain.density_ratio import kernel_density_ratio
-from ntkscope.explain.pooled import Pooled, pool
-from ntkscope.explain.shift import Shift, shift
+from ntkscope.explain.two_sample.density_ratio import kernel_density_ratio
+from ntkscope.explain.two_sample.pooled import Pooled, pool
+from ntkscope.explain.two_sample.shift import Shift, shift
 from ntkscope_papers.vargas_2023.tweets import Vectors, balanced, handle_only, masked
 
 STRENGTH = 0.1  # inverse penalty of every logistic regression on standardised vectors

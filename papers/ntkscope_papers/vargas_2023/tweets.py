@@ -20,7 +20,7 @@ from ntkscope.core import Part, UsageError, derive_seed, generator, numpy_genera
 from ntkscope.core.tree import length as count_items
 from ntkscope.models.text import pool_tokens
 from ntkscope.models.text import text as text_model
-from ntkscope.training.redraw import redraw_network
+from ntkscope.training.transfer.redraw import redraw_network
 from ntkscope_papers.shared.sentences import WORDS, _folder, _transformers, build_encoder
 
 HANDLE = re.compile(r"(?<!\w)@\w+")

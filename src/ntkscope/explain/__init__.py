@@ -5,18 +5,18 @@ from __future__ import annotations
 from ntkscope.core.checked import check_room
 from ntkscope.explain import forensics
 from ntkscope.explain.attribution import Attribution, attribute
-from ntkscope.explain.density_ratio import DensityRatio
 from ntkscope.explain.detection import Detection, auroc, precision_at, score
 from ntkscope.explain.distribution import ClassSummary, Concentration, class_summary, concentration
 from ntkscope.explain.examples import Nearest, nearest
-from ntkscope.explain.influences import Influence, average
-from ntkscope.explain.left_out import self_influence
 from ntkscope.explain.mislabels import Ranking, mislabelled
 from ntkscope.explain.pictures import attribution_figure, neighbour_grid
 from ntkscope.explain.probes import LayerProbe, LayerProbes, ProbeProtocol, layer_probe, probes
 from ntkscope.explain.ranking import Top
-from ntkscope.explain.retraining import RemovalEffects, influence, removal_effects
-from ntkscope.explain.shift import Shift, shift
+from ntkscope.explain.removal.influences import Influence, average
+from ntkscope.explain.removal.left_out import self_influence
+from ntkscope.explain.removal.retraining import RemovalEffects, influence, removal_effects
+from ntkscope.explain.two_sample.density_ratio import DensityRatio
+from ntkscope.explain.two_sample.shift import Shift, shift
 
 __all__ = [
     "Attribution",

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import finite, plain_array
 from ntkscope.explain._kernels import columns_of, kernel_of
-from ntkscope.explain.left_out import leave_one_out
+from ntkscope.explain.removal.left_out import leave_one_out
 from ntkscope.linalg import Gram
 from ntkscope.surrogates import KernelRidgeClassifier
 

@@ -19,9 +19,9 @@ from ntkscope.core.progress import counter
 from ntkscope.linalg import NumericalWarning, least_squares
 from ntkscope.linalg.gram import slices
 from ntkscope.linalg.least_squares import row_roots
-from ntkscope.surrogates._leading import Leading, exact_preconditioner
-from ntkscope.surrogates._losses import Softmax
-from ntkscope.surrogates._newton import Problem, newton
+from ntkscope.surrogates.solvers.leading import Leading, exact_preconditioner
+from ntkscope.surrogates.solvers.losses import Softmax
+from ntkscope.surrogates.solvers.newton import Problem, newton
 from ntkscope.tangent.forward.readout_features import ReadoutFeatures, readout_features
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ntkscope.core import generator
-from ntkscope.surrogates._losses import Softmax, SquaredHinge
-from ntkscope.surrogates._newton import Apply, Optimum, Problem, newton
+from ntkscope.surrogates.solvers.losses import Softmax, SquaredHinge
+from ntkscope.surrogates.solvers.newton import Apply, Optimum, Problem, newton
 
 TOLERANCE = 1e-5  # relative distance of the objective from its minimum, bounded by the duality gap
 STEPS = 200

@@ -2,12 +2,11 @@
 
 from ntkscope.core.checked import check_room
 from ntkscope.surrogates._checks import KernelNotFinite
-from ntkscope.surrogates._linear_solution import LinearSolution
-from ntkscope.surrogates._metric_learning import RecursiveStep
 from ntkscope.surrogates.conjugate import ConjugateLeastSquares
 from ntkscope.surrogates.glm import KernelGLM
 from ntkscope.surrogates.linearized import Linearized, linearize
 from ntkscope.surrogates.logistic import KernelLogistic
+from ntkscope.surrogates.metrics.recursion import RecursiveStep
 from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
 from ntkscope.surrogates.nearest_class_centre import NearestClassCentre
 from ntkscope.surrogates.neighbors import KernelNeighbors
@@ -15,6 +14,7 @@ from ntkscope.surrogates.recursive_feature_machine import RecursiveFeatureClassi
 from ntkscope.surrogates.registry import INPUT_SURROGATES, SURROGATES
 from ntkscope.surrogates.ridge import KernelRidge, KernelRidgeClassifier
 from ntkscope.surrogates.ridge_loo import KernelRidgeLOO
+from ntkscope.surrogates.solvers.linear_solution import LinearSolution
 from ntkscope.surrogates.svm import KernelSVM
 from ntkscope.surrogates.svr import KernelSVR
 

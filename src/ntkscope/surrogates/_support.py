@@ -18,10 +18,10 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.checked import within
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.surrogates._base import Array, LinearInKernel, as_array
-from ntkscope.surrogates._interior import fit_interior
-from ntkscope.surrogates._margin_newton import STEPS, Kernel, Machine, fit_squared, unit_kernel
-from ntkscope.surrogates._margins import Margins
-from ntkscope.surrogates._smo import Solved, UnitKernel
+from ntkscope.surrogates.solvers.interior import fit_interior
+from ntkscope.surrogates.solvers.margin_newton import STEPS, Kernel, Machine, fit_squared, unit_kernel
+from ntkscope.surrogates.solvers.margins import Margins
+from ntkscope.surrogates.solvers.smo import Solved, UnitKernel
 
 ByLibsvm: TypeAlias = Callable[[UnitKernel, Margins, float, int], Solved]
 Intercept: TypeAlias = Annotated[str, ("free", "penalised")]

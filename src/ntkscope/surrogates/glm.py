@@ -23,12 +23,12 @@ from ntkscope.core.random import derive_seed
 from ntkscope.linalg import Gram
 from ntkscope.surrogates._base import Array, LinearClassifier, as_array, keep
 from ntkscope.surrogates._checks import MultiClass, Strength, class_labels, fitted_kernel, training_kernel
-from ntkscope.surrogates._glm_leave_one_out import glm_leave_one_out
-from ntkscope.surrogates._leading import Leading, full_preconditioner, leading_pairs, reduced_preconditioner
-from ntkscope.surrogates._losses import Loss, OneVsRest, Softmax
-from ntkscope.surrogates._newton import Optimum, Problem, newton
-from ntkscope.surrogates._quasi_newton import lbfgs
 from ntkscope.surrogates.registry import SURROGATES
+from ntkscope.surrogates.solvers.glm_leave_one_out import glm_leave_one_out
+from ntkscope.surrogates.solvers.leading import Leading, full_preconditioner, leading_pairs, reduced_preconditioner
+from ntkscope.surrogates.solvers.losses import Loss, OneVsRest, Softmax
+from ntkscope.surrogates.solvers.newton import Optimum, Problem, newton
+from ntkscope.surrogates.solvers.quasi_newton import lbfgs
 
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 NEAR = 1.0  # how far above its optimum that problem may stop, relative to it

@@ -17,7 +17,7 @@ from ntkscope.core.reach import Reach
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.core.threads import alone_with
 from ntkscope.models._copy import own_copy
-from ntkscope.surrogates._linear_solution import LinearSolution, Problem, Settings, solve
+from ntkscope.surrogates.solvers.linear_solution import LinearSolution, Problem, Settings, solve
 from ntkscope.tangent.model.batches import Batch, checked
 from ntkscope.tangent.model.guards import check_mode
 from ntkscope.tangent.model.state import ModelState

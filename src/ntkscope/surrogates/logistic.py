@@ -26,11 +26,11 @@ from ntkscope.surrogates._checks import (
     training_kernel,
     two_classes_weigh,
 )
-from ntkscope.surrogates._laplace import Laplace
-from ntkscope.surrogates._leading import Leading, exact_preconditioner
-from ntkscope.surrogates._losses import Loss, OneVsRest, Softmax
-from ntkscope.surrogates._newton import Problem, newton
 from ntkscope.surrogates.registry import SURROGATES
+from ntkscope.surrogates.solvers.laplace import Laplace
+from ntkscope.surrogates.solvers.leading import Leading, exact_preconditioner
+from ntkscope.surrogates.solvers.losses import Loss, OneVsRest, Softmax
+from ntkscope.surrogates.solvers.newton import Problem, newton
 
 HALVINGS = 40
 

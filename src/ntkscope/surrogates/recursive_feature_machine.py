@@ -18,8 +18,8 @@ from ntkscope.core.checked import SQUARES, CountOrZero, NonNegative, Positive, S
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.surrogates._base import Array, ScoreClassifier, ScoreRegressor, as_array, keep
 from ntkscope.surrogates._checks import class_labels, float_targets, value_errors
-from ntkscope.surrogates._metric_learning import Learned, RecursiveStep, Settings, learn, predict
-from ntkscope.surrogates._radial import KINDS, gradients
+from ntkscope.surrogates.metrics.radial import KINDS, gradients
+from ntkscope.surrogates.metrics.recursion import Learned, RecursiveStep, Settings, learn, predict
 from ntkscope.surrogates.registry import INPUT_SURROGATES
 
 

@@ -18,9 +18,9 @@ from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.surrogates._base import LinearRegressor, as_array, keep
 from ntkscope.surrogates._checks import fitted_kernel, float_targets, training_kernel
-from ntkscope.surrogates._ridge_path import RidgePath, ridge_path
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.ridge import DENSE_UP_TO, KernelRidge
+from ntkscope.surrogates.solvers.ridge_path import RidgePath, ridge_path
 
 ALPHAS = tuple(10.0 ** (-8 + 10 * k / 24) for k in range(25))
 

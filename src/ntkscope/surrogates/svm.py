@@ -10,10 +10,10 @@ import torch
 from ntkscope.core.checked import Positive
 from ntkscope.surrogates._base import LinearClassifier, keep
 from ntkscope.surrogates._checks import class_labels, sample_weights, training_kernel, two_classes_weigh
-from ntkscope.surrogates._margins import classes_apart
-from ntkscope.surrogates._smo import class_machine
 from ntkscope.surrogates._support import Intercept, Solver, Steps, SupportVectors
 from ntkscope.surrogates.registry import SURROGATES
+from ntkscope.surrogates.solvers.margins import classes_apart
+from ntkscope.surrogates.solvers.smo import class_machine
 
 
 @final

@@ -7,10 +7,10 @@ from typing import Annotated, Any, final
 from ntkscope.core.checked import NonNegative, Positive
 from ntkscope.surrogates._base import LinearRegressor, keep
 from ntkscope.surrogates._checks import float_targets, sample_weights, training_kernel
-from ntkscope.surrogates._margins import tube
-from ntkscope.surrogates._smo import tube_machine
 from ntkscope.surrogates._support import Intercept, Solver, Steps, SupportVectors
 from ntkscope.surrogates.registry import SURROGATES
+from ntkscope.surrogates.solvers.margins import tube
+from ntkscope.surrogates.solvers.smo import tube_machine
 
 
 @final

@@ -9,9 +9,8 @@
 
 from ntkscope.core import Snapshot
 from ntkscope.core.checked import check_room
-from ntkscope.training.adapt import Adaptation, adapt, adaptation
 from ntkscope.training.augment import CropFlip, ItemAugmentation, Translate
-from ntkscope.training.ensemble import Ensemble, fit_ensemble
+from ntkscope.training.ensembles.ensemble import Ensemble, fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 from ntkscope.training.losses import (
@@ -32,6 +31,7 @@ from ntkscope.training.snapshots import load_snapshot, restore, save_snapshot
 from ntkscope.training.stopping import StopWhen
 from ntkscope.training.store import SnapshotStore
 from ntkscope.training.trajectory import Trajectory
+from ntkscope.training.transfer.adapt import Adaptation, adapt, adaptation
 
 __all__ = [
     "Adaptation",

@@ -17,7 +17,7 @@ from torch import nn
 from ntkscope.core import NumericalError, Part, Progress, UsageError, derive_seed
 from ntkscope.core import progress as show_progress
 from ntkscope.core.arguments import instance, whole
-from ntkscope.training.ensemble import OWN, fit_ensemble
+from ntkscope.training.ensembles.ensemble import OWN, fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 from ntkscope.training.settings import Settings, as_settings

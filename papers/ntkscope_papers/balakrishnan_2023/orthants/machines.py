@@ -25,7 +25,7 @@ from ntkscope.core import Params, Part, Split
 from ntkscope.kernels import kernel
 from ntkscope.linalg import DenseGram, Gram, NumericalWarning
 from ntkscope.surrogates import KernelSVM
-from ntkscope.surrogates._radial import Radial, squared_distances
+from ntkscope.surrogates.metrics.radial import Radial, squared_distances
 from ntkscope.tangent.operators.forward_mode import jvp
 from ntkscope_papers.balakrishnan_2023.orthants.data import SHARE, distances_from, held_out, some_of_each
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from ntkscope.kernels import Tangent
 from ntkscope.linalg import NumericalWarning
 from ntkscope.surrogates import KernelRidge, KernelSVR
-from ntkscope.surrogates._radial import Radial, squared_distances
+from ntkscope.surrogates.metrics.radial import Radial, squared_distances
 from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Draw, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, scores
 

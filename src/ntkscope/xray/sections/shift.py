@@ -13,9 +13,9 @@ from jaxtyping import Float64, Int64
 from ntkscope.core import Inputs, UsageError, numpy_generator
 from ntkscope.core.tree import length, take
 from ntkscope.explain import shift as shift_of
-from ntkscope.explain.c2st import auc_interval
-from ntkscope.explain.pooled import FEWEST
-from ntkscope.explain.shift import COMBINED, NO_SHIFT, SHIFT
+from ntkscope.explain.two_sample.c2st import auc_interval
+from ntkscope.explain.two_sample.pooled import FEWEST
+from ntkscope.explain.two_sample.shift import COMBINED, NO_SHIFT, SHIFT
 from ntkscope.measures.several_tests import holm
 from ntkscope.measures.uncertainty import wilson_interval
 from ntkscope.xray.context import Context

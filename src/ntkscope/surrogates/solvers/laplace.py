@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.linalg import NumericalWarning
-from ntkscope.surrogates._losses import Loss, Softmax
-from ntkscope.surrogates._newton import Apply
+from ntkscope.surrogates.solvers.losses import Loss, Softmax
+from ntkscope.surrogates.solvers.newton import Apply
 
 
 class Laplace:

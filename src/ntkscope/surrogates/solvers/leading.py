@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, generator
 from ntkscope.linalg import Gram
-from ntkscope.surrogates._losses import Loss, Softmax
-from ntkscope.surrogates._newton import Apply
+from ntkscope.surrogates.solvers.losses import Loss, Softmax
+from ntkscope.surrogates.solvers.newton import Apply
 
 EXACT_BELOW = 400
 OVERSAMPLING = 16

@@ -17,12 +17,12 @@ from ntkscope import kernels
 from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, Probability
 from ntkscope.core.tree import join
-from ntkscope.explain import c2st, kolmogorov, mmd
-from ntkscope.explain.density_ratio import DensityRatio, kernel_density_ratio, odds
-from ntkscope.explain.embedding import embedded
-from ntkscope.explain.pooled import Pooled, pool
-from ntkscope.explain.rearrangements import Rearrangements, check_count, p_value, rearrange
-from ntkscope.explain.shift_figure import shift_figure
+from ntkscope.explain.two_sample import c2st, kolmogorov, mmd
+from ntkscope.explain.two_sample.density_ratio import DensityRatio, kernel_density_ratio, odds
+from ntkscope.explain.two_sample.embedding import embedded
+from ntkscope.explain.two_sample.figure import shift_figure
+from ntkscope.explain.two_sample.pooled import Pooled, pool
+from ntkscope.explain.two_sample.rearrangements import Rearrangements, check_count, p_value, rearrange
 from ntkscope.measures.several_tests import holm
 from ntkscope.tangent.model.batches import as_batch
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ntkscope.linalg import Gram
 from ntkscope.surrogates._base import Array, as_array
-from ntkscope.surrogates._leading import Leading, coupled_inverse, shifted
-from ntkscope.surrogates._losses import Loss, Softmax
+from ntkscope.surrogates.solvers.leading import Leading, coupled_inverse, shifted
+from ntkscope.surrogates.solvers.losses import Loss, Softmax
 
 
 def glm_leave_one_out(gram: Gram, leading: Leading, loss: Loss, alpha: float, theta: Tensor, bias: bool) -> Array:

@@ -18,8 +18,8 @@ from sklearn.svm import SVC, SVR
 from torch import Tensor
 
 from ntkscope.core import NumericalError
-from ntkscope.surrogates._margin_newton import Solve, settled, solver_of
-from ntkscope.surrogates._margins import Margins
+from ntkscope.surrogates.solvers.margin_newton import Solve, settled, solver_of
+from ntkscope.surrogates.solvers.margins import Margins
 
 ATTEMPTS = 8
 STEPS = 1_000_000

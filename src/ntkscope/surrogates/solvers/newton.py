@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.surrogates._losses import Loss, Softmax
+from ntkscope.surrogates.solvers.losses import Loss, Softmax
 
 Apply: TypeAlias = Callable[[Tensor], Tensor]
 Precondition: TypeAlias = Callable[[Tensor], Apply]

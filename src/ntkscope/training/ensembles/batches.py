@@ -14,8 +14,8 @@ from ntkscope.core import Inputs, Part, derive_seed
 from ntkscope.core.tree import join, map_leaves, take
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
+from ntkscope.training.ensembles.stacked import MemberData
 from ntkscope.training.settings import Augment
-from ntkscope.training.stacked import MemberData
 
 AHEAD = {"cuda": 64}  # steps whose batches are gathered at once, by kind of device: where launches set the pace
 AHEAD_BYTES = 1 << 26  # of those batches, at most

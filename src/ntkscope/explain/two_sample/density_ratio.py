@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Int64
 from sklearn.linear_model import LogisticRegression
 
 from ntkscope.core import numpy_generator
-from ntkscope.explain.pooled import Pooled
+from ntkscope.explain.two_sample.pooled import Pooled
 
 STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # inverse penalties C per item, for components of unit variance in sum
 COMPONENTS = 100

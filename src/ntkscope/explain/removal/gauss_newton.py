@@ -13,8 +13,8 @@ from scipy.special import softmax
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.explain._ridge_inverse import SolveOnly, strength_of, symmetric_inverse
-from ntkscope.explain.influences import BLOCK, Directions, Influence, Rows, Scores
+from ntkscope.explain.removal.influences import BLOCK, Directions, Influence, Rows, Scores
+from ntkscope.explain.removal.ridge_inverse import SolveOnly, strength_of, symmetric_inverse
 from ntkscope.linalg import DenseGram, Gram, OperatorGram
 from ntkscope.linalg.band import lapack_is_safe
 

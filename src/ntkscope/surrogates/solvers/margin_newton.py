@@ -25,7 +25,7 @@ from ntkscope.core import NumericalError
 from ntkscope.linalg import Gram, NumericalWarning, OperatorGram, conjugate_gradient, nystrom
 from ntkscope.linalg.band import available_bytes
 from ntkscope.linalg.system import LAPACK, symmetric_part
-from ntkscope.surrogates._margins import Margins
+from ntkscope.surrogates.solvers.margins import Margins
 
 Solve: TypeAlias = Callable[[Tensor], Tensor]
 

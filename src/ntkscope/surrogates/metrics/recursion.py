@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, generator
 from ntkscope.linalg import NumericalWarning
-from ntkscope.surrogates._metric_problem import Metric, Problem
-from ntkscope.surrogates._metric_search import BANDWIDTHS, RIDGES, START, Regression, climb
-from ntkscope.surrogates._radial import Radial, squared_distances
+from ntkscope.surrogates.metrics.problem import Metric, Problem
+from ntkscope.surrogates.metrics.radial import Radial, squared_distances
+from ntkscope.surrogates.metrics.search import BANDWIDTHS, RIDGES, START, Regression, climb
 
 MOST_ITERATIONS = 10
 PATIENCE = 2  # metrics in a row without a lower leave-one-out error, after which no more are tried

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.surrogates._margin_newton import Kernel, Machine, balanced_solution, better, constant, settled
-from ntkscope.surrogates._margins import Margins
+from ntkscope.surrogates.solvers.margin_newton import Kernel, Machine, balanced_solution, better, constant, settled
+from ntkscope.surrogates.solvers.margins import Margins
 
 SHORT = 0.995  # of the way to the nearest bound
 EXTRA = 6  # steps within the tolerance, to tell support vectors from others

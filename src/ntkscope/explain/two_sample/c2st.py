@@ -15,7 +15,7 @@ import scipy.special
 import scipy.stats
 from jaxtyping import Bool, Float64, Int64
 
-from ntkscope.explain.pooled import Pooled
+from ntkscope.explain.two_sample.pooled import Pooled
 
 FOLDS = 10
 FREEDOM = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 0.999)  # degrees of freedom, as parts of the most

@@ -15,8 +15,10 @@ from torch.func import stack_module_state
 from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, UsageError, derive_seed
 from ntkscope.core.copies import duplicate
 from ntkscope.training.batches import BatchOrder
-from ntkscope.training.chain import StackedChain, as_chain
-from ntkscope.training.likeness import (
+from ntkscope.training.ensembles.batches import MemberBatches
+from ntkscope.training.ensembles.chain import StackedChain, as_chain
+from ntkscope.training.ensembles.execution import alone_is_faster, worth_a_trial
+from ntkscope.training.ensembles.likeness import (
     ATTEMPTS,
     FEW,
     SHAKEN,
@@ -28,16 +30,14 @@ from ntkscope.training.likeness import (
     member_inputs,
     outputs_alone,
 )
+from ntkscope.training.ensembles.members import GroupState, Members, Plan
+from ntkscope.training.ensembles.rates import cannot_record, make_updates
+from ntkscope.training.ensembles.recording import Recorder
+from ntkscope.training.ensembles.stacked import MemberData, each_member, evaluate_stacked, outputs_of
+from ntkscope.training.ensembles.watch import Watch
 from ntkscope.training.losses import objective
-from ntkscope.training.member_batches import MemberBatches
-from ntkscope.training.member_rates import cannot_record, make_updates
-from ntkscope.training.members import GroupState, Members, Plan
 from ntkscope.training.modes import phase_starts, redraw_, select, trainable
-from ntkscope.training.recording import Recorder
 from ntkscope.training.run import LOOK_EVERY
-from ntkscope.training.stacked import MemberData, each_member, evaluate_stacked, outputs_of
-from ntkscope.training.watch import Watch
-from ntkscope.training.ways import alone_is_faster, worth_a_trial
 
 _DRAWING = threading.Lock()  # networks are drawn from the global generator, one at a time
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ntkscope.surrogates._radial import Radial
+from ntkscope.surrogates.metrics.radial import Radial
 
 BLOCK = 512
 BANDWIDTHS = tuple(2.0**k for k in range(-2, 6))

@@ -12,8 +12,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.explain._ridge_inverse import Inverse, inverse_of, strength_of
-from ntkscope.explain.influences import Directions, Influence, Rows, Scores
+from ntkscope.explain.removal.influences import Directions, Influence, Rows, Scores
+from ntkscope.explain.removal.ridge_inverse import Inverse, inverse_of, strength_of
 from ntkscope.linalg import Gram
 
 

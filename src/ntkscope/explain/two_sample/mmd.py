@@ -11,7 +11,7 @@ import scipy.stats
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.explain.rearrangements import Rearrangements
+from ntkscope.explain.two_sample.rearrangements import Rearrangements
 
 BLOCK = 1 << 24  # kernel values held at a time
 SAMPLE = 1000  # items from whose pairs the median distance is taken

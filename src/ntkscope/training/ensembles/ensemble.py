@@ -19,15 +19,15 @@ from ntkscope.core.checked import Count, CountOrZero, NonNegative
 from ntkscope.core.copies import duplicate
 from ntkscope.models._copy import own_copy
 from ntkscope.training.batches import BatchOrder
-from ntkscope.training.ensemble_store import Keeper, as_snapshot, joined
+from ntkscope.training.ensembles.group import Group
+from ntkscope.training.ensembles.likeness import refuse_unlike
+from ntkscope.training.ensembles.members import Members, Plan
+from ntkscope.training.ensembles.rates import member_values
+from ntkscope.training.ensembles.stacked import each_member, outputs_of
+from ntkscope.training.ensembles.store import Keeper, as_snapshot, joined
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
-from ntkscope.training.group import Group
-from ntkscope.training.likeness import refuse_unlike
-from ntkscope.training.member_rates import member_values
-from ntkscope.training.members import Members, Plan
 from ntkscope.training.moments import snapshot_steps
 from ntkscope.training.settings import Settings, as_settings
-from ntkscope.training.stacked import each_member, outputs_of
 
 ALONE = ("seed", "drop_last", "autocast", "channels_last", "on_step")  # settings of `fit` only
 OWN = ("lr", "weight_decay")  # settings that may differ between members

@@ -17,12 +17,12 @@ from ntkscope.core.checked import Count, NonNegative, Positive
 from ntkscope.models._copy import own_copy
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
-from ntkscope.training.heads import FEW, find_head, head_inputs, replace_head
-from ntkscope.training.lora import adapter_targets, add_adapters, merge_adapters
 from ntkscope.training.moments import Every
-from ntkscope.training.redraw import redraw_network
 from ntkscope.training.settings import Settings, as_settings
 from ntkscope.training.snapshots import restore
+from ntkscope.training.transfer.heads import FEW, find_head, head_inputs, replace_head
+from ntkscope.training.transfer.lora import adapter_targets, add_adapters, merge_adapters
+from ntkscope.training.transfer.redraw import redraw_network
 
 PROBE: dict[str, Any] = {"optimizer": "adam", "lr": 1e-3}
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -16,11 +16,11 @@ from ntkscope.core.identity import Answers, machine, network_identity
 from ntkscope.core.identity.answers import MOST
 from ntkscope.core.identity.pieces import tensor_bytes
 from ntkscope.core.numerics import numerics
+from ntkscope.training.ensembles.group import Group
+from ntkscope.training.ensembles.members import GroupState, Members, Plan
+from ntkscope.training.ensembles.stacked import each_member, outputs_of
 from ntkscope.training.evaluation import evaluating
-from ntkscope.training.group import Group
-from ntkscope.training.members import GroupState, Members, Plan
 from ntkscope.training.resuming import REMEDY
-from ntkscope.training.stacked import each_member, outputs_of
 from ntkscope.training.store import SnapshotStore
 
 Advance = Callable[[int], None]

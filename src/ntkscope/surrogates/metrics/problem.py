@@ -11,8 +11,8 @@ from torch import Tensor
 from ntkscope.core import UsageError
 from ntkscope.core.budget import over_budget
 from ntkscope.linalg.band import LAPACK_ROWS
-from ntkscope.surrogates._metric_search import Regression, median_distance, regress
-from ntkscope.surrogates._radial import Radial, gradient_outer_product, squared_distances
+from ntkscope.surrogates.metrics.radial import Radial, gradient_outer_product, squared_distances
+from ntkscope.surrogates.metrics.search import Regression, median_distance, regress
 
 TILE = 1024  # rows of the kernel at a time, if memory allows: more are not faster
 RANK = 1e-14  # eigenvalues of the metric below this share of the largest are rounding

@@ -9,8 +9,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ntkscope.surrogates._leading import Leading
-from ntkscope.surrogates._newton import Optimum, Problem
+from ntkscope.surrogates.solvers.leading import Leading
+from ntkscope.surrogates.solvers.newton import Optimum, Problem
 
 
 def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, tol: float, max_iter: int) -> Optimum:

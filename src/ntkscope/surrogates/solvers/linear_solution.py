@@ -18,7 +18,7 @@ from ntkscope.core.checked import Count, Fraction, NonNegative, Tolerance, check
 from ntkscope.core.progress import counter
 from ntkscope.linalg import cholesky_solve, conjugate_gradient, least_squares, lsmr, minimum_norm_solve
 from ntkscope.linalg.system import EIGENVECTORS, FLOAT64_BELOW
-from ntkscope.surrogates._tangent_system import Problem, TangentSystem
+from ntkscope.surrogates.solvers.tangent_system import Problem, TangentSystem
 
 METHODS = ("auto", "dense", "kernel", "lsmr", "cg")
 DENSE_FLOPS = 1e13  # what "auto" spends on a decomposition of the Jacobian: minutes on two cores

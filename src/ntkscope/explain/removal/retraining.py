@@ -12,9 +12,9 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import column_count, finite, labels_of, one_hot, plain_array, whole
 from ntkscope.core.checked import Numbers
 from ntkscope.explain._kernels import kernel_of
-from ntkscope.explain.gauss_newton import gauss_newton_influence
-from ntkscope.explain.influences import Influence
-from ntkscope.explain.ridge_influence import ridge_influence
+from ntkscope.explain.removal.gauss_newton import gauss_newton_influence
+from ntkscope.explain.removal.influences import Influence
+from ntkscope.explain.removal.ridge_influence import ridge_influence
 from ntkscope.linalg import Gram, as_gram
 
 

@@ -1,0 +1,1 @@
+"""Removal: what a prediction would lose if a training point were removed."""

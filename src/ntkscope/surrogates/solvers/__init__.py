@@ -1,0 +1,1 @@
+"""Solvers: the numerical methods behind the estimators and the linearised network."""

@@ -1,0 +1,1 @@
+"""Ensembles: many networks of one architecture, stacked and trained in step."""

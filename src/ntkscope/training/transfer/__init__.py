@@ -1,0 +1,1 @@
+"""Transfer: a trained network adapted to other labels."""
