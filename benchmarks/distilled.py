@@ -26,8 +26,8 @@ from benchmarks import machine as this_machine
 from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope.cli.demo import EPOCHS, MODEL, TRAINING
 from ntkscope.core import Part
+from ntkscope.core.model.tree import map_leaves
 from ntkscope.core.script import run_script
-from ntkscope.core.tree import map_leaves
 from ntkscope.data.subsets import stratified
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
 from ntkscope.training.schedules import Triangular

@@ -29,7 +29,7 @@ from benchmarks import machine, networks
 from benchmarks.gpu_cases import CASES, GpuCase
 from benchmarks.outcome import plain, table
 from benchmarks.peer_vmap import contract, jacobians
-from ntkscope.core.peak import measured_peak
+from ntkscope.core.machine.peak import measured_peak
 from ntkscope.core.script import run_script
 
 PRECISIONS = ("exact", "tf32", "bf16")

@@ -22,7 +22,7 @@ from benchmarks import machine
 from benchmarks.gpu_cases import CASES, GpuCase, check_names
 from benchmarks.gpu_peers import timed
 from benchmarks.outcome import plain, table
-from ntkscope.core.peak import measured_peak
+from ntkscope.core.machine.peak import measured_peak
 from ntkscope.core.script import run_script
 
 NAMES = ("resnet18", "vit-tiny", "bert-base")

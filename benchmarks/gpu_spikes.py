@@ -25,8 +25,8 @@ from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope.core import derive_seed
 from ntkscope.core.script import run_script
 from ntkscope.linalg import spike_threshold
-from ntkscope.linalg.largest import largest_singular_values
-from ntkscope.linalg.sketch import _words
+from ntkscope.linalg.sketches.sketch import _words
+from ntkscope.linalg.spectra.largest import largest_singular_values
 
 DRAWS, STAGES = 199, (20, 40, 80, 199)
 LEVELS = (0.05, 0.01)

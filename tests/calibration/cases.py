@@ -26,13 +26,13 @@ from ntkscope.core import numpy_generator
 from ntkscope.explain.two_sample import c2st, mmd
 from ntkscope.explain.two_sample.rearrangements import rearrange
 from ntkscope.linalg import NumericalWarning, spike_test
-from ntkscope.linalg.density import spectral_density, stochastic_trace
-from ntkscope.linalg.factored import FactoredGram
-from ntkscope.linalg.feature_correlation import haar_control
-from ntkscope.linalg.power_law import power_law_tail
-from ntkscope.linalg.rank_estimate import estimate_effective_rank
-from ntkscope.linalg.spectrum import effective_rank
-from ntkscope.linalg.tail_rivals import RIVALS, vuong
+from ntkscope.linalg.features.correlation import haar_control
+from ntkscope.linalg.grams.factored import FactoredGram
+from ntkscope.linalg.spectra.density import spectral_density, stochastic_trace
+from ntkscope.linalg.spectra.power_law import power_law_tail
+from ntkscope.linalg.spectra.rank_estimate import estimate_effective_rank
+from ntkscope.linalg.spectra.spectrum import effective_rank
+from ntkscope.linalg.spectra.tail_rivals import RIVALS, vuong
 from ntkscope.measures.changepoint import change_point, common_jump
 from ntkscope.measures.datamodeling import DatamodelingScore, datamodeling_difference, linear_datamodeling_score
 from ntkscope.measures.dimension import estimate, two_nn

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.linalg import DenseGram, Gram
-from ntkscope.linalg.gram import Tile, slices
-from ntkscope.linalg.labels import Labels
-from ntkscope.linalg.view import View
+from ntkscope.linalg.grams.gram import Tile, slices
+from ntkscope.linalg.grams.labels import Labels
+from ntkscope.linalg.grams.view import View
 
 
 class Formed(AssertionError):

@@ -21,7 +21,7 @@ import pytest
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.killed import Killed, writing
-from ntkscope.core.claims import VERDICTS
+from ntkscope.core.records.claims import VERDICTS
 from ntkscope_papers.framework import experiment as _runner
 
 PREFIXES = ("surrogate-", "conjugate-", "shift-", "probes-", "spectra-", "relu-", "ntkreview-", "linearized-", "nfa-")

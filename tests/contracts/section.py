@@ -18,7 +18,7 @@ from torch import nn
 
 import ntkscope as ns
 from ntkscope.core import Part, Record, RecordError
-from ntkscope.core.plain import to_plain
+from ntkscope.core.files.plain import to_plain
 from ntkscope.kernels.costs import Rates
 from ntkscope.report import Section as Shown
 from ntkscope.report import Source

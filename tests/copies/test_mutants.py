@@ -12,7 +12,7 @@ from torch import nn
 
 from copies.law import RAW, WRONG, Cell, kept, kernels, linearized
 from copies.models import CASES
-from ntkscope.core import copies
+from ntkscope.core.model import copies
 from ntkscope.kernels import tangent_machine
 from ntkscope.surrogates import linearized as linear_networks
 from ntkscope.tangent.model import subject

@@ -15,8 +15,8 @@ import ntkscope as ns
 from ntkscope.core import NtkscopeError, NumericalError, Part, Record, UsageError
 from ntkscope.core import arguments as given
 from ntkscope.linalg import least_squares, lsmr, spike_test
-from ntkscope.linalg.spiked import spike_overlaps, spike_threshold
-from ntkscope.linalg.tracy_widom import exact_sf, tracy_widom_sf
+from ntkscope.linalg.random_matrices.spiked import spike_overlaps, spike_threshold
+from ntkscope.linalg.random_matrices.tracy_widom import exact_sf, tracy_widom_sf
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.measures.change import linearisation_error, relative_change
 from ntkscope.measures.kendall import kendall

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import ntkscope as ns
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg.spectrum import effective_rank
+from ntkscope.linalg.spectra.spectrum import effective_rank
 
 BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (ns.linalg.effective_rank, {"A": torch.eye(3), "of": "no such"}, UsageError, "one of 'kernel', 'features'"),

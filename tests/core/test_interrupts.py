@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ntkscope.core import Record
-from ntkscope.core.interrupts import Terminated, noted_interrupts, terminable
+from ntkscope.core.machine.interrupts import Terminated, noted_interrupts, terminable
 
 
 class Dropped:

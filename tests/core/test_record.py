@@ -17,7 +17,7 @@ import torch
 
 from contracts.full_disk import full_beyond
 from ntkscope.core import Claim, Record, RecordError, UsageError
-from ntkscope.core import record as record_module
+from ntkscope.core.records import record as record_module
 
 CLAIM = Claim("a-b", "Table 1", 0.741, 0.744, 0.01, "reproduced")
 
@@ -287,7 +287,8 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
 KILLED = """
     import sys, time
     import numpy as np
-    from ntkscope.core import Record, record as module
+    from ntkscope.core.records import record as module
+    from ntkscope.core import Record
     module.WRITE_EVERY = 0.0
     with Record.create(sys.argv[1], kind="test", config={"n": 3}) as record:
         with record.stage("tiles", total=10**9) as stage:

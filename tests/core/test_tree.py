@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.calling import arguments, call
-from ntkscope.core.tree import join, leaves, length, map_tensors, move, take, tensors
+from ntkscope.core.model.calling import arguments, call
+from ntkscope.core.model.tree import join, leaves, length, map_tensors, move, take, tensors
 
 Pair = namedtuple("Pair", ["left", "right"])
 

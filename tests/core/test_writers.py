@@ -21,8 +21,8 @@ import ntkscope as ns
 import ntkscope_papers
 from ntkscope.cli import main
 from ntkscope.core import NtkscopeError, Part, Record, Snapshot, UsageError
-from ntkscope.core.atomic import NEW, atomic_file, is_ours, remove_leftovers
-from ntkscope.core.lock import FolderLock
+from ntkscope.core.files.atomic import NEW, atomic_file, is_ours, remove_leftovers
+from ntkscope.core.files.lock import FolderLock
 from ntkscope.storage._files import LocalFolder
 from ntkscope.training import SnapshotStore, fit, save_snapshot
 from ntkscope_papers.framework.drawing import save_figures
@@ -52,16 +52,16 @@ WRITING |= {
     "savefig",
     "ftruncate",
 }
-# What writes or removes files beside `core/atomic.py`, and why it may.
+# What writes or removes files beside `core/files/atomic.py`, and why it may.
 ALLOWED = {
-    ("core/atomic.py", "unlink"): "the place itself: its own temporary files",
+    ("core/files/atomic.py", "unlink"): "the place itself: its own temporary files",
     (
-        "core/record.py",
+        "core/records/record.py",
         "unlink",
     ): "files of arrays that record.json lists, named after them, compared with their checksums",
-    ("core/series.py", "ftruncate"): "a series that record.json lists, compared with its checksum",
-    ("core/series.py", "os.open"): "a new file, exclusively, or one that record.json lists",
-    ("linalg/band.py", "tofile"): "into a temporary folder of its own",
+    ("core/records/series.py", "ftruncate"): "a series that record.json lists, compared with its checksum",
+    ("core/records/series.py", "os.open"): "a new file, exclusively, or one that record.json lists",
+    ("linalg/spectra/band.py", "tofile"): "into a temporary folder of its own",
     ("storage/_files.py", "unlink"): "a key of a store that was recognised",
     ("ntkscope_papers/framework/drawing.py", "savefig"): "into memory",
     ("ntkscope_papers/framework/legs.py", "rmdir"): "an empty folder",
@@ -107,7 +107,7 @@ def found_writers() -> set[tuple[str, str]]:
 
 
 def test_one_place_writes() -> None:
-    place = {("core/atomic.py", name) for name in ("open", "os.replace", "os.link")}
+    place = {("core/files/atomic.py", name) for name in ("open", "os.replace", "os.link")}
     assert found_writers() - place == set(ALLOWED)
 
 

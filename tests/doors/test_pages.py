@@ -12,7 +12,7 @@ import pytest
 
 from doors.bounds import bounded, ends
 from ntkscope.core import Claim, Record
-from ntkscope.core.printable import printable
+from ntkscope.core.files.printable import printable
 from ntkscope.report import write_page
 
 THOUSAND = """

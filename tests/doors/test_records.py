@@ -16,7 +16,7 @@ import pytest
 
 from doors.bounds import bounded, ends, exits_2, refused, state
 from ntkscope.core import Claim, Record
-from ntkscope.core.door import LARGEST_JSON
+from ntkscope.core.files.safe_files import LARGEST_JSON
 
 GONE = object()
 CLAIM = Claim("a-b", "Table 1", 0.7, 0.7, 0.01, "reproduced")

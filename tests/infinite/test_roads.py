@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from ntkscope import infinite
-from ntkscope.core.threads import spread
+from ntkscope.core.machine.threads import spread
 from ntkscope.infinite import (
     AvgPool,
     Concat,

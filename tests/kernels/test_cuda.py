@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.linalg.sketch import projection_rows
+from ntkscope.linalg.sketches.sketch import projection_rows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from contracts.kernel import KernelContract, perceptron, seeded
-from ntkscope.linalg import sketch
+from ntkscope.linalg.sketches import sketch
 from oracles import against, naive
 from oracles.against import compare
 from oracles.autograd import flat, jacobian

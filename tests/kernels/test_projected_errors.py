@@ -14,7 +14,7 @@ import ntkscope as ns
 from contracts.real_data import needs_data
 from ntkscope.core import StoreError, UsageError
 from ntkscope.linalg import FactoredGram
-from ntkscope.linalg.batch_means import standard_errors
+from ntkscope.linalg.sketches.batch_means import standard_errors
 from oracles.closeness import assert_kernel_close
 from strategies.networks import noise, randomize
 

@@ -14,7 +14,7 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, StoreError
 from ntkscope.kernels import _projected_store, _projecting, _sketching
 from ntkscope.kernels._sketching import Room
-from ntkscope.linalg.sparse_sketch import SparseSketch
+from ntkscope.linalg.sketches.sparse import SparseSketch
 from ntkscope.storage._zarr import attributes_checksum
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.tangent.blocks import backward

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import NumericalWarning, cholesky_solve, least_squares, lsmr
-from ntkscope.linalg.blocked import HouseholderQR, cholesky, mirror, solve_triangular, symmetrise, upper_product
-from ntkscope.linalg.least_squares import _by_qr
+from ntkscope.linalg.solvers.blocked import HouseholderQR, cholesky, mirror, solve_triangular, symmetrise, upper_product
+from ntkscope.linalg.solvers.least_squares import _by_qr
 
 SIZES = st.integers(1, 12)
 

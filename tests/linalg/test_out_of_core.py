@@ -22,7 +22,6 @@ from ntkscope.linalg import (
     DenseGram,
     FactoredGram,
     Gram,
-    band,
     band_eigenvalues,
     block_eigenpairs,
     block_jacobi,
@@ -39,9 +38,10 @@ from ntkscope.linalg import (
     spectral_norm,
     stable_rank,
     stochastic_trace,
-    system,
     top_eigenpairs,
 )
+from ntkscope.linalg.solvers import system
+from ntkscope.linalg.spectra import band
 from ntkscope.storage import KernelStore, TiledGram, fill, open_kernel
 from oracles.tiles import Products
 

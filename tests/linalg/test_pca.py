@@ -132,7 +132,7 @@ def test_large_means_do_not_eat_the_variance() -> None:
 def test_auto_is_exact_where_that_is_cheap_and_for_all_components(monkeypatch: pytest.MonkeyPatch) -> None:
     X = features(120, 90)
     assert pca(X, components=3).method == "exact"
-    monkeypatch.setattr(sys.modules["ntkscope.linalg.pca"], "SMALL", 10)
+    monkeypatch.setattr(sys.modules["ntkscope.linalg.features.pca"], "SMALL", 10)
     assert pca(X, components=3).method == "randomised"
     assert pca(X, components=60).method == "exact"
     assert pca(X).method == "exact"

@@ -11,8 +11,8 @@ from scipy import integrate, stats
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
 from ntkscope.linalg import power_law_tail
-from ntkscope.linalg.power_law import CANDIDATES, best_threshold
-from ntkscope.linalg.tail_rivals import log_normal, log_normaliser, truncated
+from ntkscope.linalg.spectra.power_law import CANDIDATES, best_threshold
+from ntkscope.linalg.spectra.tail_rivals import log_normal, log_normaliser, truncated
 
 
 def pareto(n: int, alpha: float, seed: int = 0) -> np.ndarray:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.linalg import as_gram, entropy_rank, estimate_effective_rank
-from ntkscope.linalg.rank_estimate import _rules
+from ntkscope.linalg.spectra.rank_estimate import _rules
 
 SPECTRA = {
     "exponential": lambda i: torch.exp(-i / 8),

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from contracts.counted import CountedGram
 from ntkscope.core import NumericalError
 from ntkscope.linalg import CorrectedGram, FactoredGram, Gram, OperatorGram, as_gram, eigenpairs, top_eigenpairs
-from ntkscope.linalg.missed import none_above
+from ntkscope.linalg.spectra.missed import none_above
 
 
 def spectrum(n: int, copies: int, seed: int) -> tuple[Tensor, Tensor]:

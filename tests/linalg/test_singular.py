@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ntkscope.core import generator
-from ntkscope.linalg.singular import SingularParts, Tridiagonal, singular_values
+from ntkscope.linalg.spectra.singular import SingularParts, Tridiagonal, singular_values
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ntkscope.linalg.sketch import _signs_by_shifts, _signs_by_table
+from ntkscope.linalg.sketches.sketch import _signs_by_shifts, _signs_by_table
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

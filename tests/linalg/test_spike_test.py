@@ -25,9 +25,9 @@ from ntkscope.linalg import (
     spike_threshold,
     spiked_value,
 )
-from ntkscope.linalg.largest import DIRECT, largest_singular_values
-from ntkscope.linalg.nulls import NoiseNull, constants, permuted_values
-from ntkscope.linalg.sketch import _words
+from ntkscope.linalg.random_matrices.nulls import NoiseNull, constants, permuted_values
+from ntkscope.linalg.sketches.sketch import _words
+from ntkscope.linalg.spectra.largest import DIRECT, largest_singular_values
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ntkscope as ns
 from contracts.measure import MeasureContract
 from ntkscope.core import NumericalError, UsageError, generator, numpy_generator
-from ntkscope.linalg import feature_correlation
+from ntkscope.linalg.features import correlation as feature_correlation
 from ntkscope.measures.feature_ansatz import (
     double_centred_ratio,
     egop,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.linalg import as_gram, spike_threshold
-from ntkscope.linalg.repeats import distinct_rows
+from ntkscope.linalg.features.repeats import distinct_rows
 from ntkscope.measures.spectra import LABELS, classify, classify_eigenvalues, compare, reaches_bulk
 
 

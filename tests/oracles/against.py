@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError
-from ntkscope.linalg import sketch
-from ntkscope.linalg.kronecker_sketch import KroneckerSketch
-from ntkscope.linalg.sparse_sketch import SparseSketch
+from ntkscope.linalg.sketches import sketch
+from ntkscope.linalg.sketches.kronecker import KroneckerSketch
+from ntkscope.linalg.sketches.sparse import SparseSketch
 from oracles import naive
 from oracles.autograd import AFFINE, Selection
 from oracles.closeness import assert_kernel_close

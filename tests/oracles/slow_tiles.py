@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ntkscope.linalg.tiling import Grid, TileValues
+from ntkscope.linalg.grams.tiling import Grid, TileValues
 
 
 @dataclass

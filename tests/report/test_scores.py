@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope.core.record_id import record_id
+from ntkscope.core.records.record_id import record_id
 from ntkscope.report import write_page
 from report.fixtures.xray import write_xray
 

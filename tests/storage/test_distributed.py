@@ -23,7 +23,7 @@ import ntkscope as ns
 from ntkscope.core import NumericalError, StoreError, UsageError, generator, numerics
 from ntkscope.kernels import _projecting
 from ntkscope.linalg import Gram
-from ntkscope.linalg.tiling import Grid, TileValues
+from ntkscope.linalg.grams.tiling import Grid, TileValues
 from ntkscope.storage.distributed import DistributedError, as_client, fill_on, strips
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill

@@ -12,7 +12,8 @@ from contracts.counted import CountedGram, Formed
 from contracts.surrogate import blobs, radial
 from ntkscope.core import UsageError
 from ntkscope.explain import attribute, nearest
-from ntkscope.linalg import Gram, band
+from ntkscope.linalg import Gram
+from ntkscope.linalg.spectra import band
 from ntkscope.storage import KernelStore, TiledGram, fill, open_kernel
 from ntkscope.surrogates import KernelGLM, KernelNeighbors, KernelRidge, KernelRidgeClassifier
 from oracles.tiles import Products

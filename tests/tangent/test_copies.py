@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ntkscope as ns
 from ntkscope.core import UsageError
-from ntkscope.core.copies import duplicate, shared
+from ntkscope.core.model.copies import duplicate, shared
 from ntkscope.core.types import Part
 from ntkscope.tangent.model.state import ModelState
 from strategies.networks import noise

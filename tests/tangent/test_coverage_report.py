@@ -97,7 +97,7 @@ def test_every_stage_has_seconds_flops_and_a_share_of_the_peak() -> None:
 
 
 def test_the_peak_of_a_stage_is_that_of_its_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ntkscope.core import peak
+    from ntkscope.core.machine import peak
 
     assert peak.sheet_peak("NVIDIA H200", "tf32") == 494.7e12
     assert peak.sheet_peak("NVIDIA H100 PCIe", "bf16") == 756e12

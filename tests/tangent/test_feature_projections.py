@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import ntkscope as ns
 from ntkscope.core import UsageError, generator
-from ntkscope.linalg.feature_directions import leading_of_features, leading_of_matrix
+from ntkscope.linalg.features.directions import leading_of_features, leading_of_matrix
 from ntkscope.tangent.matrices.projections import Projector
 from ntkscope.tangent.operators.inputs import token_saliency
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, Wei
 import ntkscope as ns
 from ntkscope.cli._datamodule import is_datamodule, loaders_of
 from ntkscope.core import UsageError
-from ntkscope.core.loading import collect, in_order
+from ntkscope.core.model.loading import collect, in_order
 
 START = 15  # seconds Python, PyTorch and the model may take to start, besides --time
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import ntkscope as ns
 from ntkscope.core import Part, Record, generator
 from ntkscope.kernels.costs import Rates
-from ntkscope.linalg.feature_directions import leading_of_matrix
+from ntkscope.linalg.features.directions import leading_of_matrix
 from ntkscope.tangent.operators.inputs import token_saliency
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.plan import make_plan, section_step

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ntkscope.core import Record, RecordError
-from ntkscope.core.soundness import DamageWarning
+from ntkscope.core.records.soundness import DamageWarning
 from ntkscope.xray.repairing import check_metrics
 from xray.small import copied, xrayed
 

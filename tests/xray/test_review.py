@@ -11,7 +11,7 @@ import pytest
 
 from doors.bounds import refused
 from ntkscope.core import DataCorrupt, Record, UsageError
-from ntkscope.core.record_id import record_id
+from ntkscope.core.records.record_id import record_id
 from ntkscope.xray import Review, read_review
 from ntkscope.xray.review import Decision
 

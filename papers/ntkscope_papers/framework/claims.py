@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ntkscope.core import Claim, Record
-from ntkscope.core.claims import FAILS, HOLDS
+from ntkscope.core.records.claims import FAILS, HOLDS
 from ntkscope_papers.framework.legs import not_run
 
 UNDECIDED = "no threshold is published; reported only"

@@ -12,7 +12,7 @@ from matplotlib import rc_context, ticker
 from matplotlib.figure import Figure
 
 from ntkscope.core import Record
-from ntkscope.core.atomic import CHECKED, write_file
+from ntkscope.core.files.atomic import CHECKED, write_file
 
 BLACK = "#2b2b2b"
 MARKED: Mapping[str, tuple[dict[str, Any], bytes]] = {  # without a date: the same figure, the same bytes

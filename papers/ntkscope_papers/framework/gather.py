@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import Record, RecordError, UsageError
-from ntkscope.core.schema import Mismatch, fields, list_of, mapping, number, text
+from ntkscope.core.files.schema import Mismatch, fields, list_of, mapping, number, text
 
 KEY = "gathered"
 _seconds = number(0, 1e10, "a number of seconds")

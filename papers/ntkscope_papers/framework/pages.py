@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ntkscope.core import Claim, Record, UsageError
-from ntkscope.core.atomic import write_file
+from ntkscope.core.files.atomic import write_file
 from ntkscope_papers.framework.gather import KEY as GATHERED
 from ntkscope_papers.framework.statements import as_cell
 

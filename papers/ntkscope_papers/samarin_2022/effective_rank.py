@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ntkscope.core import Record
 from ntkscope.kernels import Tangent
 from ntkscope.linalg import effective_rank, estimate_effective_rank
-from ntkscope.linalg.spectrum import entropy_rank
+from ntkscope.linalg.spectra.spectrum import entropy_rank
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
 from ntkscope_papers.samarin_2022.linearized_alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope_papers.samarin_2022.linearized_claims import parameters

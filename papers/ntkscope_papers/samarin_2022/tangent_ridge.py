@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Part, UsageError
 from ntkscope.kernels import Tangent
-from ntkscope.linalg import blocked, least_squares
+from ntkscope.linalg import least_squares
+from ntkscope.linalg.solvers import blocked
 from ntkscope_papers.shared.networks import logits_of
 
 BLOCK = 2048  # rows of a block of the factorisation

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ntkscope import models, training
 from ntkscope.core import Inputs, Part, Record, UsageError, fingerprint
-from ntkscope.core.calling import call
-from ntkscope.core.tree import length
+from ntkscope.core.model.calling import call
+from ntkscope.core.model.tree import length
 from ntkscope_papers.framework.legs import showing
 from ntkscope_papers.framework.results import once
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ntkscope import training
 from ntkscope.core import Params, Part, Snapshot, fingerprint
-from ntkscope.core.tree import move
+from ntkscope.core.model.tree import move
 from ntkscope.surrogates import linearize
 from ntkscope.training import ItemAugmentation, LearningRateSteps
 from ntkscope.training.batches import BatchOrder

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ntkscope import data, models
 from ntkscope.core import Part, UsageError, derive_seed, generator, numpy_generator
-from ntkscope.core.tree import length as count_items
+from ntkscope.core.model.tree import length as count_items
 from ntkscope.models.text import pool_tokens
 from ntkscope.models.text import text as text_model
 from ntkscope.training.transfer.redraw import redraw_network

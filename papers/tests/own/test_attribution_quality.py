@@ -15,7 +15,7 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Part, Record, UsageError, generator, numpy_generator
-from ntkscope.core.soundness import DamageWarning
+from ntkscope.core.records.soundness import DamageWarning
 from ntkscope.measures.log_odds import correct_class_log_odds
 from ntkscope_papers.framework import Run
 from ntkscope_papers.own import trak

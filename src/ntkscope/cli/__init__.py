@@ -102,11 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         if name in VERBS:
             _bring(name)
-        with import_module("ntkscope.core.interrupts").terminable():
+        with import_module("ntkscope.core.machine.interrupts").terminable():
             app(args=words, prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms
         raise
     except (ns.NtkscopeError, OSError) as error:
-        printable = import_module("ntkscope.core.printable").printable
+        printable = import_module("ntkscope.core.files.printable").printable
         typer.echo(f"ntkscope: {printable(str(error))}", err=True)
         sys.exit(2)

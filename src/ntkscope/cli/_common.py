@@ -10,8 +10,8 @@ import typer
 
 import ntkscope as ns
 from ntkscope.core import UsageError
-from ntkscope.core.interrupts import Terminated
-from ntkscope.core.printable import printable
+from ntkscope.core.files.printable import printable
+from ntkscope.core.machine.interrupts import Terminated
 from ntkscope.report.certificates import Checks
 from ntkscope.xray.sections import problems, summary, surrogates
 

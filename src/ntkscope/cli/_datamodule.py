@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ntkscope.core import UsageError
-from ntkscope.core.loading import in_order
+from ntkscope.core.model.loading import in_order
 
 BASE = "LightningDataModule"
 

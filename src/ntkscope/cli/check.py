@@ -9,7 +9,7 @@ import typer
 
 import ntkscope as ns
 from ntkscope.cli.run import verdicts
-from ntkscope.core.printable import printable
+from ntkscope.core.files.printable import printable
 
 
 def check(folder: Annotated[Path, typer.Argument(help="A folder that a run wrote to.")]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import ntkscope as ns
-from ntkscope.core.printable import printable
+from ntkscope.core.files.printable import printable
 from ntkscope.xray.comparison import Comparison
 from ntkscope.xray.comparison import compare as compared
 

@@ -12,7 +12,7 @@ import typer
 import ntkscope as ns
 from ntkscope.cli._common import show, stoppable
 from ntkscope.core import UsageError
-from ntkscope.core.printable import printable
+from ntkscope.core.files.printable import printable
 
 MODEL: dict[str, Any] = {"name": "small_cnn", "in_channels": 1, "classes": 10, "image_size": 8}
 TRAINING: dict[str, Any] = {"optimizer": "adam", "lr": 3e-3, "loss": "cross_entropy", "batch_size": 64}

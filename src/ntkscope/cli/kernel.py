@@ -38,8 +38,8 @@ from ntkscope.cli._subject import (
 )
 from ntkscope.core import Part, UsageError
 from ntkscope.core.arguments import as_device
+from ntkscope.core.model.tree import length, take
 from ntkscope.core.progress import duration
-from ntkscope.core.tree import length, take
 from ntkscope.xray.items import collect_inputs
 
 PARTS = ("train", "test")

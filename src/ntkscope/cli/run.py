@@ -12,7 +12,7 @@ import ntkscope as ns
 from ntkscope.cli._common import Seed
 from ntkscope.cli._factories import options
 from ntkscope.cli._subject import DataRoot
-from ntkscope.core.printable import printable
+from ntkscope.core.files.printable import printable
 
 
 def run(

@@ -33,7 +33,7 @@ from ntkscope.cli._subject import (
 )
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
-from ntkscope.core.printable import printable
+from ntkscope.core.files.printable import printable
 
 
 def xray(

@@ -1,8 +1,6 @@
 """The core: what every other package may import, and which imports none of them."""
 
 from ntkscope.core.certificate import Certificate
-from ntkscope.core.claims import Claim
-from ntkscope.core.environment import environment
 from ntkscope.core.errors import (
     DamagedTile,
     DataCorrupt,
@@ -17,12 +15,14 @@ from ntkscope.core.errors import (
     UnsafeData,
     UsageError,
 )
+from ntkscope.core.machine.environment import environment
 from ntkscope.core.progress import Progress, progress
 from ntkscope.core.random import derive_seed, generator, numpy_generator
-from ntkscope.core.record import Record
+from ntkscope.core.records.claims import Claim
+from ntkscope.core.records.record import Record
+from ntkscope.core.records.series import Series
+from ntkscope.core.records.stage import Stage
 from ntkscope.core.registry import Registry
-from ntkscope.core.series import Series
-from ntkscope.core.stage import Stage
 from ntkscope.core.types import Inputs, Params, Part, Snapshot, Split, fingerprint
 
 __all__ = [

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core.errors import UsageError
-from ntkscope.core.tree import Inputs, length, move, take
+from ntkscope.core.model.tree import Inputs, length, move, take
 
 Params: TypeAlias = dict[str, Tensor]
 

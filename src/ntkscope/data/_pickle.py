@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import DataCorrupt, UnsafeData
-from ntkscope.core.pickles import instructions
+from ntkscope.core.files.pickles import instructions
 from ntkscope.data._files import read_file
 
 INSTRUCTIONS = re.compile(

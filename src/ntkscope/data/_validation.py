@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ntkscope.core import DataCorrupt, Part, Split
 from ntkscope.core.checked import CountOrZero
-from ntkscope.core.tree import leaves
+from ntkscope.core.model.tree import leaves
 
 
 def check_finite(value: Any, where: str = "x") -> None:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError, generator
 from ntkscope.core.checked import Count, Numbers, Positive, Probability
-from ntkscope.core.tree import length, take
-from ntkscope.linalg.feature_rows import FeatureRows, Features
-from ntkscope.linalg.pca import PCA, pca
+from ntkscope.core.model.tree import length, take
+from ntkscope.linalg.features.pca import PCA, pca
+from ntkscope.linalg.features.rows import FeatureRows, Features
 from ntkscope.measures.probes import PROBES, ProbeSweep, grid, sweep
 from ntkscope.tangent import activations
 

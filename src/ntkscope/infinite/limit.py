@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import as_device, in_range
-from ntkscope.core.calling import parted
+from ntkscope.core.model.calling import parted
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pair_blocks import PairBlocks, refuse_not_finite
@@ -27,7 +27,7 @@ from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.tile_source import PairTiles, found_cut, make_cut
 from ntkscope.linalg import DenseGram, Gram
-from ntkscope.linalg.assembly import assemble
+from ntkscope.linalg.grams.assembly import assemble
 from ntkscope.storage import open_kernel
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError
-from ntkscope.core.threads import spread
+from ntkscope.core.machine.threads import spread
 from ntkscope.infinite.pairs import Block, Network
-from ntkscope.linalg.tiling import Grid, Place, TileValues
+from ntkscope.linalg.grams.tiling import Grid, Place, TileValues
 
 KINDS = ("nngp", "ntk")
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core.budget import over_budget
-from ntkscope.core.threads import spread
+from ntkscope.core.machine.threads import spread
 from ntkscope.infinite import cyclic
 from ntkscope.infinite.field import Field, Shift, shifted
 from ntkscope.infinite.layer import Context, Layer, Need, Shape

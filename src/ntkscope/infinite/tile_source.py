@@ -19,11 +19,11 @@ from torch import Tensor
 from ntkscope.core import StoreError, fingerprint
 from ntkscope.core.budget import over_budget
 from ntkscope.core.identity import DIGITS, Answers, identity
+from ntkscope.core.machine.threads import share
 from ntkscope.core.numerics import numerics
-from ntkscope.core.threads import share
 from ntkscope.infinite.pairs import Network
-from ntkscope.linalg.gram import Gram
-from ntkscope.linalg.tiling import Grid, TileValues
+from ntkscope.linalg.grams.gram import Gram
+from ntkscope.linalg.grams.tiling import Grid, TileValues
 from ntkscope.storage.store import KernelStore
 
 LARGEST = 2048  # inputs of a tile

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError
-from ntkscope.core.peak import kind_of
+from ntkscope.core.machine.peak import kind_of
 from ntkscope.kernels.registry import Request
-from ntkscope.linalg.assembly import RowBlocks
+from ntkscope.linalg.grams.assembly import RowBlocks
 from ntkscope.tangent.blocks.clock import StageClock
 from ntkscope.tangent.blocks.features import DenseFeature
 from ntkscope.tangent.blocks.precision import Precision

@@ -21,7 +21,7 @@ from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sketching import Room, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
-from ntkscope.linalg.tiling import TileValues
+from ntkscope.linalg.grams.tiling import TileValues
 from ntkscope.storage.chunks import Chunks, chunk_grid
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill

@@ -16,7 +16,7 @@ from ntkscope.kernels._sketching import (
 )
 from ntkscope.kernels._sparse_blocks import Tables
 from ntkscope.kernels.registry import Request
-from ntkscope.linalg.assembly import RowBlocks
+from ntkscope.linalg.grams.assembly import RowBlocks
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.plan import SLACK
 from ntkscope.tangent.model.batches import Batch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ntkscope.linalg.sketch import KINDS
-from ntkscope.linalg.sparse_sketch import SparseSketch
+from ntkscope.linalg.sketches.sketch import KINDS
+from ntkscope.linalg.sketches.sparse import SparseSketch
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from torch import Tensor
 from ntkscope.core import UsageError
 from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sparse_blocks import SparseBlocks, Tables, offset_of, sparse_bytes
-from ntkscope.linalg.kronecker_sketch import KroneckerSketch
-from ntkscope.linalg.sketch import KINDS, STRUCTURED, projection_rows
-from ntkscope.linalg.sparse_sketch import check_sparsity
+from ntkscope.linalg.sketches.kronecker import KroneckerSketch
+from ntkscope.linalg.sketches.sketch import KINDS, STRUCTURED, projection_rows
+from ntkscope.linalg.sketches.sparse import check_sparsity
 from ntkscope.tangent.blocks.backward import BackwardPass
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.trace.parameter_blocks import ELEMENTWISE, ParameterBlock

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ntkscope.kernels._sketch import Sketch
-from ntkscope.linalg.sparse_sketch import SparseSketch
+from ntkscope.linalg.sketches.sparse import SparseSketch
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 

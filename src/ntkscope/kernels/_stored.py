@@ -13,7 +13,7 @@ from ntkscope.core import UsageError
 from ntkscope.core.identity import Answers
 from ntkscope.core.numerics import numerics
 from ntkscope.kernels.registry import Request
-from ntkscope.linalg.gram import Gram
+from ntkscope.linalg.grams.gram import Gram
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.storage.tiled import open_kernel

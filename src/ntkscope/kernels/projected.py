@@ -22,7 +22,7 @@ from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sketching import make_sketch
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
-from ntkscope.linalg.batch_means import group_count
+from ntkscope.linalg.sketches.batch_means import group_count
 from ntkscope.tangent.blocks.heads import Heads, as_heads
 from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.engine import Engine

@@ -1,31 +1,42 @@
 """Linear algebra that knows no networks: Grams, solvers, spectra, principal angles, matrix correlation."""
 
 from ntkscope.core.checked import check_room
-from ntkscope.linalg.angles import principal_angles
-from ntkscope.linalg.band import band_eigenvalues
-from ntkscope.linalg.block_lanczos import EigenPairs, block_eigenpairs
-from ntkscope.linalg.cholesky import CholeskySolution, cholesky_solve
-from ntkscope.linalg.conjugate_gradient import ConjugateGradientSolution, conjugate_gradient
-from ntkscope.linalg.corrected import CorrectedGram
-from ntkscope.linalg.correlation import matrix_correlation
-from ntkscope.linalg.dense import DenseGram, as_gram
-from ntkscope.linalg.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
-from ntkscope.linalg.factored import FactoredGram
-from ntkscope.linalg.feature_correlation import Control, centred_pair, haar_control, weighted_correlation
-from ntkscope.linalg.gram import Gram
-from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
-from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
-from ntkscope.linalg.least_squares import LeastSquaresSolution, least_squares
-from ntkscope.linalg.lsmr import LSMRSolution, lsmr
-from ntkscope.linalg.marchenko_pastur import MarchenkoPastur, marchenko_pastur
-from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
-from ntkscope.linalg.multiplies import LinearMap
-from ntkscope.linalg.operator import OperatorGram
-from ntkscope.linalg.pca import PCA, pca
-from ntkscope.linalg.power_law import TailFit, power_law_tail
-from ntkscope.linalg.preconditioner import Preconditioner, block_jacobi, jacobi, nystrom
-from ntkscope.linalg.rank_estimate import RankEstimate, estimate_effective_rank
-from ntkscope.linalg.spectrum import (
+from ntkscope.linalg.features.correlation import Control, centred_pair, haar_control, weighted_correlation
+from ntkscope.linalg.features.pca import PCA, pca
+from ntkscope.linalg.grams.corrected import CorrectedGram
+from ntkscope.linalg.grams.dense import DenseGram, as_gram
+from ntkscope.linalg.grams.factored import FactoredGram
+from ntkscope.linalg.grams.gram import Gram
+from ntkscope.linalg.grams.linear_map import LinearMap
+from ntkscope.linalg.grams.operator import OperatorGram
+from ntkscope.linalg.grams.tiling import Grid, TileSource, TileValues
+from ntkscope.linalg.random_matrices.marchenko_pastur import MarchenkoPastur, marchenko_pastur
+from ntkscope.linalg.random_matrices.spike_test import SpikeTest, spike_test
+from ntkscope.linalg.random_matrices.spiked import (
+    participation,
+    spike_overlaps,
+    spike_strength,
+    spike_threshold,
+    spiked_value,
+)
+from ntkscope.linalg.random_matrices.tracy_widom import tracy_widom_cdf, tracy_widom_sf
+from ntkscope.linalg.solvers.cholesky import CholeskySolution, cholesky_solve
+from ntkscope.linalg.solvers.conjugate_gradient import ConjugateGradientSolution, conjugate_gradient
+from ntkscope.linalg.solvers.least_squares import LeastSquaresSolution, least_squares
+from ntkscope.linalg.solvers.lsmr import LSMRSolution, lsmr
+from ntkscope.linalg.solvers.minimum_norm import MinimumNormSolution, minimum_norm_solve
+from ntkscope.linalg.solvers.preconditioner import Preconditioner, block_jacobi, jacobi, nystrom
+from ntkscope.linalg.solvers.system import NumericalWarning
+from ntkscope.linalg.spectra.angles import principal_angles
+from ntkscope.linalg.spectra.band import band_eigenvalues
+from ntkscope.linalg.spectra.block_lanczos import EigenPairs, block_eigenpairs
+from ntkscope.linalg.spectra.correlation import matrix_correlation
+from ntkscope.linalg.spectra.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
+from ntkscope.linalg.spectra.health import PSDHealth, nearest_psd, psd_health
+from ntkscope.linalg.spectra.lanczos import lanczos, top_eigenpairs
+from ntkscope.linalg.spectra.power_law import TailFit, power_law_tail
+from ntkscope.linalg.spectra.rank_estimate import RankEstimate, estimate_effective_rank
+from ntkscope.linalg.spectra.spectrum import (
     ConditionNumber,
     condition_number,
     effective_rank,
@@ -36,12 +47,7 @@ from ntkscope.linalg.spectrum import (
     spectral_norm,
     stable_rank,
 )
-from ntkscope.linalg.spike_test import SpikeTest, spike_test
-from ntkscope.linalg.spiked import participation, spike_overlaps, spike_strength, spike_threshold, spiked_value
-from ntkscope.linalg.system import NumericalWarning
-from ntkscope.linalg.tail_rivals import Vuong
-from ntkscope.linalg.tiling import Grid, TileSource, TileValues
-from ntkscope.linalg.tracy_widom import tracy_widom_cdf, tracy_widom_sf
+from ntkscope.linalg.spectra.tail_rivals import Vuong
 
 __all__ = [
     "CholeskySolution",

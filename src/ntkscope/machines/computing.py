@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import Inputs
-from ntkscope.core.tree import join, length
+from ntkscope.core.model.tree import join, length
 from ntkscope.kernels import KERNELS, kernel
 from ntkscope.linalg import Gram
 from ntkscope.machines.pair import KernelPair

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
 from ntkscope.core.checked import NonNegative
-from ntkscope.core.copies import duplicate
+from ntkscope.core.model.copies import duplicate
 from ntkscope.core.progress import counter
 from ntkscope.linalg import NumericalWarning, least_squares
-from ntkscope.linalg.gram import slices
-from ntkscope.linalg.least_squares import row_roots
+from ntkscope.linalg.grams.gram import slices
+from ntkscope.linalg.solvers.least_squares import row_roots
 from ntkscope.surrogates.solvers.leading import Leading, exact_preconditioner
 from ntkscope.surrogates.solvers.losses import Softmax
 from ntkscope.surrogates.solvers.newton import Problem, newton

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from ntkscope.core import Inputs, Part
-from ntkscope.core.calling import call
 from ntkscope.core.checked import Count, CountOrZero
+from ntkscope.core.model.calling import call
+from ntkscope.core.model.tree import length
 from ntkscope.core.random import numpy_generator
-from ntkscope.core.tree import length
 from ntkscope.kernels import KERNELS, kernel
 from ntkscope.kernels.costs import Rates
-from ntkscope.linalg.sketch import projection_rows
+from ntkscope.linalg.sketches.sketch import projection_rows
 from ntkscope.tangent.model.state import ModelState
 from ntkscope.tangent.model.subject import Selection, place, quiet
 

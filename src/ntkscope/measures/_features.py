@@ -12,7 +12,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import from_numpy, plain_array
 from ntkscope.linalg import Gram
-from ntkscope.linalg.feature_rows import BLOCK, FeatureRows, StoredRows
+from ntkscope.linalg.features.rows import BLOCK, FeatureRows, StoredRows
 
 
 def features_of(values: Any) -> FeatureRows:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.machine.tensor_cores import tensor_cores
 
 ROOM, CUDA_ROOM = 1 << 28, 1 << 32  # bytes of distances held at once
 

@@ -12,7 +12,7 @@ import numpy as np
 from ntkscope.core import NumericalError
 from ntkscope.core.arguments import labels_of, two_logits
 from ntkscope.core.checked import CountOrZero
-from ntkscope.core.plain import to_plain
+from ntkscope.core.files.plain import to_plain
 from ntkscope.measures._studentised import of_pearson, of_r2
 from ntkscope.measures.distillation import agreement_wrong, r2_logits, same_where_wrong
 from ntkscope.measures.kendall import Kendall, kendall, kendall_tau

@@ -15,7 +15,7 @@ from torch import Tensor
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import is_whole, tensor_of
 from ntkscope.core.checked import Count, Positive
-from ntkscope.linalg.feature_rows import FeatureRows, column_moments
+from ntkscope.linalg.features.rows import FeatureRows, column_moments
 from ntkscope.measures._linear_sweep import linear_sweep
 from ntkscope.measures._neighbour_sweep import neighbour_sweep
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.checked import CountOrZero, Positive, Probability
 from ntkscope.linalg import Gram, SpikeTest, TailFit, marchenko_pastur, participation, power_law_tail
-from ntkscope.linalg.nulls import (
+from ntkscope.linalg.features.repeats import distinct_rows
+from ntkscope.linalg.random_matrices.nulls import (
     InitialNull,
     NoiseNull,
     Null,
@@ -23,11 +24,10 @@ from ntkscope.linalg.nulls import (
     constants,
     upper_quantile,
 )
-from ntkscope.linalg.power_law import checked_sample, plain_tail
-from ntkscope.linalg.repeats import distinct_rows
-from ntkscope.linalg.singular import SingularParts
-from ntkscope.linalg.spike_test import Centred, checked_matrix, find_spikes
-from ntkscope.linalg.tracy_widom import MEAN
+from ntkscope.linalg.random_matrices.spike_test import Centred, checked_matrix, find_spikes
+from ntkscope.linalg.random_matrices.tracy_widom import MEAN
+from ntkscope.linalg.spectra.power_law import checked_sample, plain_tail
+from ntkscope.linalg.spectra.singular import SingularParts
 from ntkscope.measures._spectrum_change import Spectrum, SpectrumChange, compare, spectrum
 
 __all__ = ["LABELS", "SpectrumChange", "SpectrumClass", "classify", "classify_eigenvalues", "compare", "spectrum"]

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.calling import logits
 from ntkscope.core.checked import CountOrZero
+from ntkscope.core.model.calling import logits
 
 
 class Contrast(nn.Module):

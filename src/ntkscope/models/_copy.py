@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.copies import duplicate, shared
+from ntkscope.core.model.copies import duplicate, shared
 
 
 def own_copy(model: nn.Module, purpose: str) -> nn.Module:

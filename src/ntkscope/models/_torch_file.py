@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import torch
 
 from ntkscope.core import DataCorrupt, UnsafeData
-from ntkscope.core.door import regular_file
-from ntkscope.core.pickles import instructions
+from ntkscope.core.files.pickles import instructions
+from ntkscope.core.files.safe_files import regular_file
 
 LARGEST_PICKLE = 1 << 26  # bytes of the pickle beside the storages
 MOST_CALLS = 1_000_000

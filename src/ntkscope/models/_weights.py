@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError, fingerprint
-from ntkscope.core.atomic import write_file
-from ntkscope.core.door import check_safetensors
+from ntkscope.core.files.atomic import write_file
+from ntkscope.core.files.safe_files import check_safetensors
 from ntkscope.models._torch_file import check_torch_file
 
 M = TypeVar("M", bound=nn.Module)

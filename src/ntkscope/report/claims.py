@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ntkscope.core import Claim
-from ntkscope.core.claims import VERDICTS
+from ntkscope.core.records.claims import VERDICTS
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, plain
 from ntkscope.report.tables import Cell, table

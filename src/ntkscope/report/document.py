@@ -9,7 +9,7 @@ from typing import Any
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import path_of
-from ntkscope.core.atomic import write_file
+from ntkscope.core.files.atomic import write_file
 from ntkscope.report.markup import Markup, code_script, data_script, join, tag
 
 PAGE = b'<meta name="generator" content="ntkscope">', b"base-uri 'none'; form-action 'none'; img-src data:; style-src"

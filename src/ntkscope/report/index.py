@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ntkscope.core import Claim, NtkscopeError, Record, RecordError
 from ntkscope.core.arguments import path_of
 from ntkscope.core.checked import checked
-from ntkscope.core.claims import VERDICTS
+from ntkscope.core.records.claims import VERDICTS
 from ntkscope.report.claims import claims_table, pill, tally
 from ntkscope.report.document import page_of_parts, save
 from ntkscope.report.markup import Markup, join, tag

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import Record, RecordError
-from ntkscope.core.door import is_inside, read_bytes
+from ntkscope.core.files.safe_files import is_inside, read_bytes
 from ntkscope.report.claims import claims_table, tally
 from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, folded, join, tag

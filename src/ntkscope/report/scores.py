@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope.core.record_id import record_id
+from ntkscope.core.records.record_id import record_id
 from ntkscope.report.document import save
 from ntkscope.report.source import Source
 

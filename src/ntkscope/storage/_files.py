@@ -17,8 +17,8 @@ import numpy as np
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
 from ntkscope.core.arguments import path_of
-from ntkscope.core.atomic import CHECKED, NEW, SUFFIX, atomic_file, remove_leftovers
-from ntkscope.core.door import regular_file
+from ntkscope.core.files.atomic import CHECKED, NEW, SUFFIX, atomic_file, remove_leftovers
+from ntkscope.core.files.safe_files import regular_file
 
 Bytes: TypeAlias = bytes | np.ndarray  # an array of uint8
 ATTEMPTS = 32  # to write a file whose temporary file another process removed

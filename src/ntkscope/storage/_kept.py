@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import StoreError, UsageError
+from ntkscope.core.files.schema import shown
 from ntkscope.core.identity import Answers, disagreement, machine, tolerance
 from ntkscope.core.identity.answers import DIFFERENT
-from ntkscope.core.schema import shown
 from ntkscope.storage._files import Folder, folder
 from ntkscope.storage._zarr import DTYPES, ChunkedArray, attributes_checksum, attributes_of, put_attributes
 

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
-from ntkscope.core.door import parse_json
+from ntkscope.core.files.safe_files import parse_json
+from ntkscope.core.files.schema import shown
 from ntkscope.core.numerics import names_numerics
-from ntkscope.core.schema import shown
 from ntkscope.storage._files import Folder, optional
 from ntkscope.storage._files import folder as folder  # so that each kind of store finds all it needs here
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from ntkscope.core import Certificate, StoreError
-from ntkscope.core.door import parse_json
-from ntkscope.core.schema import Mismatch, fields, list_of, number, text, whole
+from ntkscope.core.files.safe_files import parse_json
+from ntkscope.core.files.schema import Mismatch, fields, list_of, number, text, whole
 from ntkscope.storage._files import Folder
 
 KEY, LARGEST = "certificate.json", 2**20

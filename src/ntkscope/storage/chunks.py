@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ntkscope.core.identity import Answers
-from ntkscope.linalg.tiling import Grid, TileSource, TileValues
+from ntkscope.linalg.grams.tiling import Grid, TileSource, TileValues
 from ntkscope.storage._files import Folder
 from ntkscope.storage.feature_store import FeatureStore
 

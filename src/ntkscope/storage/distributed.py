@@ -19,9 +19,9 @@ import torch
 
 from ntkscope._version import package_version
 from ntkscope.core import Certificate, NtkscopeError, Progress, UsageError
-from ntkscope.core.interrupts import noted_interrupts
+from ntkscope.core.machine.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
-from ntkscope.linalg.tiling import TileSource
+from ntkscope.linalg.grams.tiling import TileSource
 from ntkscope.storage._zarr import optional
 from ntkscope.storage.certified import add_certificate
 from ntkscope.storage.lacking import Store, outstanding, to_check

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ntkscope.core import Certificate
 from ntkscope.core.progress import counter
-from ntkscope.linalg.tiling import Certifying, TileSource, run
+from ntkscope.linalg.grams.tiling import Certifying, TileSource, run
 from ntkscope.storage.certified import add_certificate
 from ntkscope.storage.distributed import fill_on
 from ntkscope.storage.lacking import Store, outstanding, to_check

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from ntkscope.core.identity import Answers, drawn
-from ntkscope.linalg.tiling import Grid, TileSink, TileSource, TileValues
+from ntkscope.linalg.grams.tiling import Grid, TileSink, TileSource, TileValues
 from ntkscope.storage._files import Folder
 
 

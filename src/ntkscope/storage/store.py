@@ -21,9 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
+from ntkscope.core.files.schema import shown
 from ntkscope.core.identity import Answers, machine
-from ntkscope.core.schema import shown
-from ntkscope.linalg.tiling import Answering, Grid, TileSource, TileValues
+from ntkscope.linalg.grams.tiling import Answering, Grid, TileSource, TileValues
 from ntkscope.storage._kept import Kept, checked_entries, mapping_of
 from ntkscope.storage._zarr import ChunkedArray, Folder, differences, dtype_named, folder, whole_number
 

@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import StoreError, UsageError
-from ntkscope.linalg.factored import FactoredGram
-from ntkscope.linalg.gram import Gram, Tile, slices
-from ntkscope.linalg.labels import NONE, Labels, LabelWords
-from ntkscope.linalg.mixed import product, transposed_product
-from ntkscope.linalg.view import Side
+from ntkscope.linalg.grams.factored import FactoredGram
+from ntkscope.linalg.grams.gram import Gram, Tile, slices
+from ntkscope.linalg.grams.labels import NONE, Labels, LabelWords
+from ntkscope.linalg.grams.mixed import product, transposed_product
+from ntkscope.linalg.grams.view import Side
 from ntkscope.storage.certified import read_certificate
 from ntkscope.storage.feature_store import FeatureStore
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import StoreError
-from ntkscope.linalg.gram import Gram, Tile, slices
-from ntkscope.linalg.labels import Labels, LabelWords
-from ntkscope.linalg.mixed import product, transposed_product
-from ntkscope.linalg.view import Index
+from ntkscope.linalg.grams.gram import Gram, Tile, slices
+from ntkscope.linalg.grams.labels import Labels, LabelWords
+from ntkscope.linalg.grams.mixed import product, transposed_product
+from ntkscope.linalg.grams.view import Index
 from ntkscope.storage._files import folder, optional
 from ntkscope.storage._zarr import kind_of
 from ntkscope.storage.certified import read_certificate

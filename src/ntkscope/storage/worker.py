@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ntkscope.core import Certificate, NtkscopeError, StoreError
-from ntkscope.core.threads import torch_threads
-from ntkscope.linalg.tiling import Answering, Certifying, TileSource, run
+from ntkscope.core.machine.threads import torch_threads
+from ntkscope.linalg.grams.tiling import Answering, Certifying, TileSource, run
 from ntkscope.storage._zarr import optional
 from ntkscope.storage.lacking import Store
 

@@ -13,7 +13,7 @@ from ntkscope.core import UsageError
 from ntkscope.core.arguments import from_numpy, tensor_of
 from ntkscope.core.checked import Fraction, NonNegative, check_options, ranged
 from ntkscope.linalg import FactoredGram, Gram, least_squares
-from ntkscope.linalg.mixed import product
+from ntkscope.linalg.grams.mixed import product
 from ntkscope.surrogates._base import Array, ScoreRegressor, as_array, keep
 from ntkscope.surrogates._checks import float_targets, sample_weights, value_errors
 from ntkscope.surrogates.registry import SURROGATES

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ntkscope.core.arguments import one_hot
 from ntkscope.core.checked import Count, Positive
-from ntkscope.linalg.system import symmetric_part
+from ntkscope.linalg.solvers.system import symmetric_part
 from ntkscope.surrogates._base import Array, LinearClassifier, as_array, keep
 from ntkscope.surrogates._checks import (
     MultiClass,

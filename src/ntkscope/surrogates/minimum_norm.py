@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntkscope.core.checked import Fraction
 from ntkscope.linalg import Gram, minimum_norm_solve
-from ntkscope.linalg.minimum_norm import default_cutoff
+from ntkscope.linalg.solvers.minimum_norm import default_cutoff
 from ntkscope.surrogates._base import LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array, keep
 from ntkscope.surrogates.registry import SURROGATES
 

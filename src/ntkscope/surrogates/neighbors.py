@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ntkscope.core.checked import Count
 from ntkscope.linalg import Gram
-from ntkscope.linalg.gram import slices
+from ntkscope.linalg.grams.gram import slices
 from ntkscope.surrogates._base import Array, KernelClassifier, as_array, keep
 from ntkscope.surrogates._checks import class_labels, fitted_kernel, query_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES

@@ -22,8 +22,8 @@ from ntkscope.linalg import (
     minimum_norm_solve,
     nystrom,
 )
-from ntkscope.linalg.band import lapack_is_safe
-from ntkscope.linalg.system import column_units, symmetric_part
+from ntkscope.linalg.solvers.system import column_units, symmetric_part
+from ntkscope.linalg.spectra.band import lapack_is_safe
 from ntkscope.surrogates._base import Array, LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array, keep
 from ntkscope.surrogates._checks import fitted_kernel
 from ntkscope.surrogates.registry import SURROGATES

@@ -15,7 +15,7 @@ from ntkscope.core import UsageError
 from ntkscope.core.checked import SQUARES, Positive, Several, ranged
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import Gram, NumericalWarning
-from ntkscope.linalg.band import lapack_is_safe
+from ntkscope.linalg.spectra.band import lapack_is_safe
 from ntkscope.surrogates._base import LinearRegressor, as_array, keep
 from ntkscope.surrogates._checks import fitted_kernel, float_targets, training_kernel
 from ntkscope.surrogates.registry import SURROGATES

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
 from ntkscope.linalg import haar_control, weighted_correlation
-from ntkscope.linalg.feature_directions import multiple_of_identity
+from ntkscope.linalg.features.directions import multiple_of_identity
 from ntkscope.tangent.matrices.feature_matrices import LayerFeatures, feature_matrices
 from ntkscope.tracking.weights import DIGITS
 

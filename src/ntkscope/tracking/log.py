@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Record, RecordError, fingerprint
 from ntkscope.core.arguments import path_of
-from ntkscope.core.record_schema import FILE
+from ntkscope.core.records.record_schema import FILE
 from ntkscope.tracking.weights import directions_for
 
 KIND = "tracking"

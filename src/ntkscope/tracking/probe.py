@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ntkscope.core import Inputs, Part, UsageError, fingerprint, generator
-from ntkscope.core.calling import parted
-from ntkscope.core.loading import collect, joined
-from ntkscope.core.tree import is_branch, length, move, take, tensors
+from ntkscope.core.model.calling import parted
+from ntkscope.core.model.loading import collect, joined
+from ntkscope.core.model.tree import is_branch, length, move, take, tensors
 
 EXPECTED = "a Part, a pair (inputs, labels), a Dataset or DataLoader of such pairs, or inputs alone"
 

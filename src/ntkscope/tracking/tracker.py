@@ -18,7 +18,7 @@ from ntkscope.core.sizes import parse_bytes
 from ntkscope.tracking.board import Board, as_board
 from ntkscope.tracking.budget import FIRST_SECONDS, MARGIN, Budget, Cost, sizes
 from ntkscope.tracking.log import Log, identity, start_of
-from ntkscope.tracking.looking import Look, Observer, as_watch, device_of
+from ntkscope.tracking.measurement import Look, Observer, as_watch, device_of
 from ntkscope.tracking.probe import as_probe
 from ntkscope.tracking.schedules import Agenda, When, agenda, check_schedule
 from ntkscope.tracking.still import bare, writes

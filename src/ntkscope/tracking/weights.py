@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, UsageError
-from ntkscope.linalg.singular import singular_values
+from ntkscope.linalg.spectra.singular import singular_values
 from ntkscope.measures.spectra import classify
 
 MOST_VALUES = 2000  # numbers of one spectrum that are written

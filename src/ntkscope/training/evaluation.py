@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
-from ntkscope.core.calling import call
 from ntkscope.core.checked import Count
+from ntkscope.core.model.calling import call
 from ntkscope.training.losses import Loss, LossFunction, as_loss
 
 Weights = Tensor | str | None

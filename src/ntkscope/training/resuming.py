@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, RecordError, Snapshot, StoreError
-from ntkscope.core.calling import call
 from ntkscope.core.identity import Answers, drawn, identity, machine, network_identity, tolerance
 from ntkscope.core.identity.answers import MOST
 from ntkscope.core.identity.pieces import tensor_bytes
+from ntkscope.core.model.calling import call
 from ntkscope.core.numerics import numerics
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.run import Run
@@ -21,7 +21,7 @@ from ntkscope.training.snapshots import restore
 from ntkscope.training.store import SnapshotStore
 
 METRICS = 1e-5  # of a loss: the same items in the same batches, summed in another order by another number of threads
-SOURCES = ("training", "core/tree.py", "core/calling.py")  # the files that decide the numbers
+SOURCES = ("training", "core/model/tree.py", "core/model/calling.py")  # the files that decide the numbers
 REMEDY = "train with the same network and functions to resume it, or choose another folder"
 
 

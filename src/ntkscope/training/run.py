@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, NumericalError, Part, Progress, Snapshot, UsageError, derive_seed
-from ntkscope.core.calling import call
+from ntkscope.core.model.calling import call
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.evaluation import evaluate

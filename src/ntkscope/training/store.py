@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import DataCorrupt, RecordError, Snapshot, StoreError
-from ntkscope.core.atomic import CHECKED, NEW, Over, is_ours, remove_leftovers, write_file
-from ntkscope.core.door import LARGEST_JSON, parse_json, read_bytes
+from ntkscope.core.files.atomic import CHECKED, NEW, Over, is_ours, remove_leftovers, write_file
+from ntkscope.core.files.lock import FolderLock
+from ntkscope.core.files.plain import differences, to_plain
+from ntkscope.core.files.safe_files import LARGEST_JSON, parse_json, read_bytes
+from ntkscope.core.files.schema import Mismatch, fields, mapping, optional, whole
 from ntkscope.core.identity import Answers
-from ntkscope.core.lock import FolderLock
 from ntkscope.core.numerics import names_numerics
-from ntkscope.core.plain import differences, to_plain
-from ntkscope.core.schema import Mismatch, fields, mapping, optional, whole
 from ntkscope.training.snapshots import MARK, load_snapshot, save_snapshot
 
 SETTINGS, LATEST = "settings.json", "latest.safetensors"

@@ -13,7 +13,7 @@ from jaxtyping import Int64
 from scipy.stats import binomtest
 
 from ntkscope.core import NumericalError, Record, UsageError
-from ntkscope.core.record_id import record_id
+from ntkscope.core.records.record_id import record_id
 from ntkscope.measures.alignment import centred_alignment
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import explain, kernel, problems, summary, surrogates

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, UsageError, generator
-from ntkscope.core.tree import tensors
+from ntkscope.core.model.tree import tensors
 from ntkscope.tangent import activations
 
 Vectors = Float64[np.ndarray, "n p"]

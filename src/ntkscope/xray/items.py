@@ -14,9 +14,9 @@ from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
 
 from ntkscope.core import Inputs, Part, Split, UsageError
-from ntkscope.core.calling import parted
-from ntkscope.core.loading import collect, joined
-from ntkscope.core.tree import length, take, tensors
+from ntkscope.core.model.calling import parted
+from ntkscope.core.model.loading import collect, joined
+from ntkscope.core.model.tree import length, take, tensors
 from ntkscope.xray.item_ids import ids_of
 from ntkscope.xray.task import CLASSIFICATION, checked_task, real_targets, strata, told_by
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, UsageError
-from ntkscope.core.copies import duplicate
+from ntkscope.core.model.copies import duplicate
 from ntkscope.models import read_weights, without_prefix
 from ntkscope.models._copy import own_copy
 from ntkscope.tangent.model.batches import as_batch

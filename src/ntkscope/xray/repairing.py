@@ -6,8 +6,8 @@ Also validates a record of kind `xray` before a run resumes it.
 from __future__ import annotations
 
 from ntkscope.core import Record, RecordError
-from ntkscope.core.schema import Mismatch, anything, fields, list_of, mapping, number, optional, text, whole
-from ntkscope.core.soundness import unsound
+from ntkscope.core.files.schema import Mismatch, anything, fields, list_of, mapping, number, optional, text, whole
+from ntkscope.core.records.soundness import unsound
 
 _items = whole(1)
 _section = fields({"status": text()}, {"why": optional(text()), "data": mapping(), "title": text()})

@@ -14,9 +14,9 @@ from jaxtyping import Int
 
 from ntkscope.core import DataCorrupt, Record, UsageError
 from ntkscope.core.arguments import path_of
-from ntkscope.core.door import parse_json, read_bytes
-from ntkscope.core.record_id import record_id
-from ntkscope.core.schema import Mismatch, fields, list_of, one_of, optional, text, whole
+from ntkscope.core.files.safe_files import parse_json, read_bytes
+from ntkscope.core.files.schema import Mismatch, fields, list_of, one_of, optional, text, whole
+from ntkscope.core.records.record_id import record_id
 
 DECISIONS = ("accept", "reject", "undecided")
 LARGEST = 1 << 26  # bytes of a review

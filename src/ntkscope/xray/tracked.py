@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ntkscope.core import Record, UsageError
-from ntkscope.core.record_id import record_id
+from ntkscope.core.records.record_id import record_id
 from ntkscope.tracking.log import KIND
 from ntkscope.tracking.weights import as_matrix, matrices
 

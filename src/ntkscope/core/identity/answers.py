@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core.errors import StoreError
-from ntkscope.core.threads import torch_threads
+from ntkscope.core.machine.threads import torch_threads
 
 MOST = 256  # output values that are kept
 # Of the largest number: float32 sums of some thousand terms in another order differ by about 1e-6 of it, through deep

@@ -16,7 +16,7 @@ from ntkscope.core import UsageError
 from ntkscope.explain.removal.influences import BLOCK, Directions, Influence, Rows, Scores
 from ntkscope.explain.removal.ridge_inverse import SolveOnly, strength_of, symmetric_inverse
 from ntkscope.linalg import DenseGram, Gram, OperatorGram
-from ntkscope.linalg.band import lapack_is_safe
+from ntkscope.linalg.spectra.band import lapack_is_safe
 
 
 @final

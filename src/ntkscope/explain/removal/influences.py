@@ -13,7 +13,7 @@ from jaxtyping import Float64, Int64
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import labels_of, plain_array
 from ntkscope.explain.ranking import Top, item_of, output_of, top_of
-from ntkscope.linalg.gram import slices
+from ntkscope.linalg.grams.gram import slices
 
 BLOCK = 2**22  # scores held at a time
 Rows = Int64[np.ndarray, " b"]

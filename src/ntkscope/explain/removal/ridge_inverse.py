@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.linalg import Gram, Preconditioner, block_eigenpairs, conjugate_gradient, nystrom
-from ntkscope.linalg.band import lapack_is_safe
-from ntkscope.linalg.system import symmetric_part
+from ntkscope.linalg.solvers.system import symmetric_part
+from ntkscope.linalg.spectra.band import lapack_is_safe
 
 RANK, PROBES, COLUMNS = 256, 64, 512
 RTOL = 1e-10  # of a solution, where kernels are used through products

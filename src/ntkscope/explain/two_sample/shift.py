@@ -16,7 +16,7 @@ from torch import nn
 from ntkscope import kernels
 from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, Probability
-from ntkscope.core.tree import join
+from ntkscope.core.model.tree import join
 from ntkscope.explain.two_sample import c2st, kolmogorov, mmd
 from ntkscope.explain.two_sample.density_ratio import DensityRatio, kernel_density_ratio, odds
 from ntkscope.explain.two_sample.embedding import embedded

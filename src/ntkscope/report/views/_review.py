@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ntkscope.core.record_id import record_id
+from ntkscope.core.records.record_id import record_id
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.source import Source, mapping
 

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError
 from ntkscope.linalg import Gram, NumericalWarning, OperatorGram, conjugate_gradient, nystrom
-from ntkscope.linalg.band import available_bytes
-from ntkscope.linalg.system import LAPACK, symmetric_part
+from ntkscope.linalg.solvers.system import LAPACK, symmetric_part
+from ntkscope.linalg.spectra.band import available_bytes
 from ntkscope.surrogates.solvers.margins import Margins
 
 Solve: TypeAlias = Callable[[Tensor], Tensor]

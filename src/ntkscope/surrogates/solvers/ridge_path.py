@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import Gram
-from ntkscope.linalg.system import EIGENVECTORS, symmetric_part
+from ntkscope.linalg.solvers.system import EIGENVECTORS, symmetric_part
 
 EVEN = 1e-12  # errors that differ by less than this, relative to the smallest, are equal: the stronger ridge wins
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Params, Part, UsageError
-from ntkscope.core.tree import take
+from ntkscope.core.model.tree import take
 from ntkscope.kernels import Tangent, kernel
 from ntkscope.linalg import Gram, OperatorGram
 from ntkscope.tangent.model.batches import as_batch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NtkscopeError, Params
-from ntkscope.core.tensor_cores import any_order, tensor_cores
+from ntkscope.core.machine.tensor_cores import any_order, tensor_cores
 from ntkscope.tangent.blocks.execution import PLAIN, ExecutionMode
 from ntkscope.tangent.blocks.features import DenseFeature, FactoredFeature, Feature
 from ntkscope.tangent.blocks.heads import Heads

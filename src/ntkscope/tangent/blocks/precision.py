@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.machine.tensor_cores import tensor_cores
 
 PRECISIONS = ("exact", "tf32", "bf16", "fp16")
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import UsageError, generator
-from ntkscope.core.copies import duplicate
+from ntkscope.core.model.copies import duplicate
 from ntkscope.tangent.forward.readout import Locator, Readout, locate
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.guards import OUTPUTS, differs

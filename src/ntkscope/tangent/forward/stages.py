@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.calling import logits
+from ntkscope.core.model.calling import logits
 from ntkscope.tangent.forward.module_outputs import outputs_of, tensor_in
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ntkscope.core.peak import peak as device_peak
+from ntkscope.core.machine.peak import peak as device_peak
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError
-from ntkscope.core.peak import kind_of
-from ntkscope.core.tensor_cores import any_order, tensor_cores
+from ntkscope.core.machine.peak import kind_of
+from ntkscope.core.machine.tensor_cores import any_order, tensor_cores
 from ntkscope.tangent.blocks.backward import BackwardPass, capture
 from ntkscope.tangent.blocks.clock import StageClock
 from ntkscope.tangent.blocks.convolution import flipped_bytes

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, UsageError
-from ntkscope.linalg.assembly import assemble
+from ntkscope.linalg.grams.assembly import assemble
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.coverage import Coverage

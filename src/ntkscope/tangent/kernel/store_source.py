@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from ntkscope.core import Certificate
-from ntkscope.core.copies import duplicate
-from ntkscope.linalg.tiling import Grid, TileValues
+from ntkscope.core.model.copies import duplicate
+from ntkscope.linalg.grams.tiling import Grid, TileValues
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.certify.fallback import Fallback, retried

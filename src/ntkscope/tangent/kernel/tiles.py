@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NtkscopeError
-from ntkscope.core.threads import recruit, share
-from ntkscope.linalg.tiling import Grid, Place, TileValues
+from ntkscope.core.machine.threads import recruit, share
+from ntkscope.linalg.grams.tiling import Grid, Place, TileValues
 from ntkscope.tangent.blocks.products import (
     Column,
     Features,

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Certificate, NumericalError, Snapshot, UsageError
-from ntkscope.core.copies import duplicate
+from ntkscope.core.model.copies import duplicate
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.linalg import Control, centred_pair, haar_control, weighted_correlation
 from ntkscope.tangent.blocks.heads import OutputSketch, chosen_outputs

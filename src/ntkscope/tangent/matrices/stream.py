@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import Certificate, UsageError, generator
-from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.machine.tensor_cores import tensor_cores
 from ntkscope.tangent.blocks.backward import _cotangents, _same_path, _truth, _watched
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.certify.auditor import Auditor, GraphMismatch

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NtkscopeError, UsageError, generator
-from ntkscope.core.calling import logits
+from ntkscope.core.model.calling import logits
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import NOT_THE_MODEL, Subject
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.core.calling import arguments, without_labels
-from ntkscope.core.loading import collect, joined
-from ntkscope.core.tree import is_branch, map_tensors, move, named, tensors
+from ntkscope.core.model.calling import arguments, without_labels
+from ntkscope.core.model.loading import collect, joined
+from ntkscope.core.model.tree import is_branch, map_tensors, move, named, tensors
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.copies import alike
-from ntkscope.core.reach import ATOMS, MARK, Globals, Named, Reach, followed, joined, marked, slots
+from ntkscope.core.model.copies import alike
+from ntkscope.core.model.reach import ATOMS, MARK, Globals, Named, Reach, followed, joined, marked, slots
 
 KEPT = (
     2**26

@@ -28,11 +28,11 @@ from torch.utils._pytree import tree_map_only
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
-from ntkscope.core.calling import logits
-from ntkscope.core.copies import address, differing, duplicate, shared, trainable
+from ntkscope.core.machine.tensor_cores import tensor_cores
+from ntkscope.core.machine.threads import Together, alone_with, caller
+from ntkscope.core.model.calling import logits
+from ntkscope.core.model.copies import address, differing, duplicate, shared, trainable
 from ntkscope.core.random import kept_randomness
-from ntkscope.core.tensor_cores import tensor_cores
-from ntkscope.core.threads import Together, alone_with, caller
 from ntkscope.tangent.model.arithmetic import Kinds
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.state import ModelState

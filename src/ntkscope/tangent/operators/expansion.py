@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, Params, UsageError, generator
-from ntkscope.core.calling import logits
-from ntkscope.core.copies import address, reached, trainable
-from ntkscope.core.threads import alone_with
-from ntkscope.core.tree import tensors
+from ntkscope.core.machine.threads import alone_with
+from ntkscope.core.model.calling import logits
+from ntkscope.core.model.copies import address, reached, trainable
+from ntkscope.core.model.tree import tensors
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.autograd import compare, dense, pulled
 from ntkscope.tangent.model.batches import Batch

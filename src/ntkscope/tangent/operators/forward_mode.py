@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ntkscope.core import Params
-from ntkscope.core.threads import Together
+from ntkscope.core.machine.threads import Together
 
 MATH = Together(lambda: sdpa_kernel(SDPBackend.MATH))  # fused attention has first derivatives alone
 _ONE = threading.RLock()

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from ntkscope.core import Params
-from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.machine.tensor_cores import tensor_cores
 from ntkscope.tangent.model.autograd import dense, pull
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import generator
-from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.machine.tensor_cores import tensor_cores
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject

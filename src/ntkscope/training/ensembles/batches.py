@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ntkscope.core import Inputs, Part, derive_seed
-from ntkscope.core.tree import join, map_leaves, take
+from ntkscope.core.model.tree import join, map_leaves, take
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles.stacked import MemberData

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Params, Part, Progress, Snapshot, UsageError, progress
 from ntkscope.core.checked import Count, CountOrZero, NonNegative
-from ntkscope.core.copies import duplicate
+from ntkscope.core.model.copies import duplicate
 from ntkscope.models._copy import own_copy
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles.group import Group

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import stack_module_state
 
 from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, UsageError, derive_seed
-from ntkscope.core.copies import duplicate
+from ntkscope.core.model.copies import duplicate
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles.batches import MemberBatches
 from ntkscope.training.ensembles.chain import StackedChain, as_chain

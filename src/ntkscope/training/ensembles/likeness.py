@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, UsageError
-from ntkscope.core.calling import call
-from ntkscope.core.tree import map_leaves, take
+from ntkscope.core.model.calling import call
+from ntkscope.core.model.tree import map_leaves, take
 
 FEW = 3  # inputs on which members are checked against their own networks
 ATTEMPTS = 3  # with other inputs: rounding may put one activation on the other side of a kink, but not again and again

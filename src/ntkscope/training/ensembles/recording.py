@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Part
-from ntkscope.core.tree import map_leaves
+from ntkscope.core.model.tree import map_leaves
 
 WARM_UP = 3  # steps before recording, in which PyTorch and its libraries allocate what they keep
 Step = Callable[[Part, int | None], Tensor]

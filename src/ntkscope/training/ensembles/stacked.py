@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ntkscope.core import Inputs, Params, Part, UsageError
-from ntkscope.core.calling import arguments, logits
-from ntkscope.core.tree import join, map_leaves
+from ntkscope.core.model.calling import arguments, logits
+from ntkscope.core.model.tree import join, map_leaves
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.losses import Loss
 

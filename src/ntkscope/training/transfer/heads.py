@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Part, UsageError, derive_seed
-from ntkscope.core.calling import call
-from ntkscope.core.tree import length
+from ntkscope.core.model.calling import call
+from ntkscope.core.model.tree import length
 from ntkscope.training.evaluation import evaluating
 
 FEW = 4  # items the head is found on

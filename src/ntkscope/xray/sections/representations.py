@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError, NtkscopeError, Part, UsageError
-from ntkscope.core.tree import length, take
+from ntkscope.core.model.tree import length, take
 from ntkscope.data.subsets import stratified
-from ntkscope.linalg.pca import pca
+from ntkscope.linalg.features.pca import pca
 from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import two_nn
 from ntkscope.measures.probe_agreement import PROBES, collapse_layer

@@ -11,7 +11,7 @@ import scipy.stats
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import Inputs, UsageError, numpy_generator
-from ntkscope.core.tree import length, take
+from ntkscope.core.model.tree import length, take
 from ntkscope.explain import shift as shift_of
 from ntkscope.explain.two_sample.c2st import auc_interval
 from ntkscope.explain.two_sample.pooled import FEWEST

@@ -12,8 +12,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Part, UsageError
-from ntkscope.core.calling import call
-from ntkscope.core.tree import move, take
+from ntkscope.core.model.calling import call
+from ntkscope.core.model.tree import move, take
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels.costs import every_pair_of_outputs
 from ntkscope.machines import retrain_last_layer

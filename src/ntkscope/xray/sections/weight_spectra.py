@@ -15,7 +15,7 @@ from torch import Tensor
 from ntkscope.core import NtkscopeError, UsageError
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg import NumericalWarning, spike_test
-from ntkscope.linalg.nulls import NoiseNull, excess_kurtosis
+from ntkscope.linalg.random_matrices.nulls import NoiseNull, excess_kurtosis
 from ntkscope.measures.several_tests import holm
 from ntkscope.measures.spectra import classify
 from ntkscope.tracking.weights import as_matrix

@@ -1,0 +1,1 @@
+"""Files: written atomically, read as data that nobody vouched for, locked while they change."""

@@ -1,0 +1,1 @@
+"""The machine: its environment, threads, interrupts, peak speed and arithmetic."""

@@ -1,0 +1,1 @@
+"""The caller's model and its inputs: how it is called, what it reaches, how it is copied and fed."""

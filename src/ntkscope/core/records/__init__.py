@@ -1,0 +1,1 @@
+"""Records: folders that say what ran, how far it got and what it found."""

@@ -1,0 +1,1 @@
+"""Feature matrices: rows that pass by in blocks, their principal components, leading directions and agreement."""

@@ -1,0 +1,1 @@
+"""Sketches: random projections from counters, dense, sparse and factored, and their standard errors."""

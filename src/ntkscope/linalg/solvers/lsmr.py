@@ -1,0 +1,373 @@
+"""Least squares by LSMR: the matrix is used only through its products with vectors, `A V` and `Aᵀ U`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import number, tensor_of, unit_of
+from ntkscope.core.checked import Count, NonNegative, Tolerance
+from ntkscope.linalg.grams.gram import Gram
+from ntkscope.linalg.grams.linear_map import LinearMap
+from ntkscope.linalg.grams.mixed import product, transposed_product
+from ntkscope.linalg.solvers.system import column_units, in_units, right_hand_sides, warn
+
+SLACK = 10  # what rounding may add to a test of the recurrence when it is repeated with computed residuals
+
+
+@dataclass(frozen=True, eq=False)
+class LSMRSolution:
+    """What `lsmr` found, and how far it got. Norms are computed from the solution, not taken from the recurrence."""
+
+    solution: Tensor
+    """(p,) or (p, k), as `Y`."""
+    iterations: int
+    """Products with `A`, and as many with its transpose."""
+    residual_norm: Tensor
+    """`‖Y - A X‖` of each column, (k,)."""
+    relative_residual: Tensor
+    """`‖Y - A X‖ / ‖Y‖` of each column, (k,); 0 where both vanish."""
+    optimality: Tensor
+    """`‖Aᵀ(Y - A X) - ridge X‖ / (‖A‖ ‖(Y - A X, √ridge X)‖)` of each column, (k,): 0 at a least-squares solution."""
+    history: Tensor
+    """(iterations + 1, k): the norm of the residual `(Y - A X, √ridge X)` relative to `‖Y‖`, before the first iteration and
+    after each one, from the recurrence; a column that has stopped keeps its last value."""
+    norm: float
+    """The estimate of `‖A‖` that the tests used: from the bidiagonalisation, at most the Frobenius norm."""
+    columns_converged: Tensor
+    """Whether each column's own residuals passed one of the tests, (k,)."""
+    converged: bool
+    """Every column did."""
+    warnings: tuple[str, ...]
+
+
+def lsmr(
+    A: LinearMap | Gram | Tensor | np.ndarray,
+    Y: Tensor | np.ndarray,
+    *,
+    ridge: NonNegative = 0.0,
+    rtol: Tolerance = 1e-8,
+    max_iter: Count = 1000,
+    callback: Callable[[int, float], None] | None = None,
+) -> LSMRSolution:
+    """`X` that minimises `‖A X - Y‖² + ridge ‖X‖²`, of minimum norm where there are many.
+
+    One product `A V` and one `Aᵀ U` per iteration. A column stops when `‖R‖ ≤ rtol (‖Y‖ + ‖A‖ ‖X‖)` (the system is solved)
+    or `‖Aᵀ R - ridge X‖ ≤ rtol ‖A‖ ‖R‖` (its best approximation is), with R the residual that includes `√ridge X`; `‖A‖` is
+    estimated on the way. Columns share the products, have their own scalars, and leave as they stop. A column stops too
+    when the condition number of what it has seen reaches the inverse of the rounding unit, after which iterations would
+    follow rounding errors into the null space. Memory: four vectors of length p and one of length n per column. Both tests
+    are repeated at the end with computed residuals: a column that fails them tenfold has not converged, which is a
+    `NumericalWarning`. `callback(iteration, worst test)` follows the value that is compared with `rtol`, over the columns
+    still running.
+
+    `A` is a matrix, a Gram, or any object with `shape`, `matvec(V)` and `rmatvec(U)` (`LinearMap`). The arithmetic is
+    float64, or the dtype of `Y` where `A` is such an object and `Y` is a floating-point tensor. Fong & Saunders (2011),
+    Algorithm 1.
+
+    >>> found = lsmr(torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), torch.tensor([2.0, 2.0, 5.0]))
+    >>> found.solution.round(decimals=9).tolist(), found.converged
+    ([1.0, 1.0], True)
+    """
+    operator, targets = _checked(A, Y)
+    unit = column_units(targets)
+    targets = targets / unit  # columns of any size: their squares neither vanish nor overflow
+    size = torch.linalg.vector_norm(targets, dim=0)
+
+    X = targets.new_zeros(operator.shape[1], targets.shape[1])
+    history = [torch.where(size > 0, 1.0, 0.0).to(size)]
+    norms = torch.zeros_like(size)
+    scale, state = _start(operator, targets)
+    if scale != 1:
+        operator = _Scaled(operator, scale)
+        ridge = number(
+            ridge / scale / scale, "ridge", expected=f"one beside which A, of size {scale:.0e}, is not nothing"
+        )
+    norms[state.column] = state.norm2.sqrt()
+    state = state.only(state.ar > 0)  # the others have Aᵀ Y = 0: their solution is 0
+    iterations = 0
+    while len(state.column) and iterations < max_iter:
+        iterations += 1
+        tests, finished = _step(operator, state, math.sqrt(ridge), size[state.column], rtol)
+        relative = history[-1].clone()
+        relative[state.column] = state.r / size[state.column]
+        history.append(relative)
+        norms[state.column] = state.norm2.sqrt()
+        if callback is not None:
+            callback(iterations, float(tests.max()))
+        if bool(finished.any()):
+            X[:, state.column[finished]] = state.x[:, finished]
+            state = state.only(~finished)
+    X[:, state.column] = state.x
+
+    residual = targets - operator.matvec(X)
+    normal = operator.rmatvec(residual) - ridge * X
+    if not bool(torch.isfinite(normal).all()):
+        raise NumericalError("a product with A gave NaN or infinity; check the inputs it was computed from")
+    gap, gradient, length = (torch.linalg.vector_norm(part, dim=0) for part in (residual, normal, X))
+    whole = torch.hypot(gap, math.sqrt(ridge) * length)
+    optimality = torch.where(gradient == 0, gradient, gradient / (norms * whole))
+    solved = whole <= SLACK * rtol * (size + norms * length)
+    passed = solved | ~(optimality > SLACK * rtol)
+    missed = int((~passed).sum())
+    messages = []
+    if missed:
+        messages.append(
+            f"LSMR on a matrix of shape {tuple(operator.shape)}: {missed} of {len(size)} columns did not reach rtol {rtol:.1g}"
+            f" in {iterations} of at most {max_iter} iterations (worst optimality {float(optimality[~passed].max()):.2g});"
+            " use a larger ridge, more iterations or a larger rtol"
+        )
+    return LSMRSolution(
+        solution=in_units(X, unit, scale).reshape(operator.shape[1], *targets.shape[1:][: np.ndim(Y) - 1]),
+        iterations=iterations,
+        residual_norm=gap * unit[0],
+        relative_residual=torch.where(gap == 0, gap, gap / size),
+        optimality=optimality,
+        history=torch.stack(history),
+        norm=float(norms.max()) * scale if len(norms) else 0.0,
+        columns_converged=passed,
+        converged=not missed,
+        warnings=warn(messages),
+    )
+
+
+@dataclass(eq=False)
+class _State:
+    """The columns still running: vectors (·, k) and scalars (k,), in the letters of the paper."""
+
+    column: Tensor
+    u: Tensor
+    v: Tensor
+    h: Tensor
+    hbar: Tensor
+    x: Tensor
+    alpha: Tensor
+    beta: Tensor
+    alphabar: Tensor
+    rho: Tensor
+    rhobar: Tensor
+    cbar: Tensor
+    sbar: Tensor
+    zeta: Tensor
+    zetabar: Tensor
+    betadd: Tensor
+    betad: Tensor
+    rhodold: Tensor
+    tautildeold: Tensor
+    thetatilde: Tensor
+    d: Tensor
+    norm2: Tensor
+    r: Tensor
+    ar: Tensor
+    largest: Tensor
+    smallest: Tensor
+
+    def only(self, kept: Tensor) -> _State:
+        if bool(kept.all()):
+            return self
+        return _State(*(getattr(self, field.name)[..., kept] for field in fields(self)))
+
+
+def _start(operator: LinearMap, targets: Tensor) -> tuple[float, _State]:
+    """What A is divided by (1, unless it is very large or small), and the first vectors of the bidiagonalisation."""
+    beta = torch.linalg.vector_norm(targets, dim=0)
+    u = targets / _nonzero(beta)
+    v = operator.rmatvec(u)
+    scale = unit_of(v)
+    v = v if scale == 1 else v / scale
+    alpha = torch.linalg.vector_norm(v, dim=0)
+    v = v / _nonzero(alpha)
+    one, zero = torch.ones_like(beta), torch.zeros_like(beta)
+    return scale, _State(
+        column=torch.arange(len(beta), device=beta.device),
+        u=u,
+        v=v,
+        h=v.clone(),
+        hbar=torch.zeros_like(v),
+        x=torch.zeros_like(v),
+        alpha=alpha,
+        beta=beta,
+        alphabar=alpha,
+        rho=one,
+        rhobar=one,
+        cbar=one,
+        sbar=zero,
+        zeta=zero,
+        zetabar=alpha * beta,
+        betadd=beta,
+        betad=zero,
+        rhodold=one,
+        tautildeold=zero,
+        thetatilde=zero,
+        d=zero,
+        norm2=alpha.square(),
+        r=beta,
+        ar=alpha * beta,
+        largest=zero,
+        smallest=torch.full_like(beta, math.inf),
+    )
+
+
+def _step(operator: LinearMap, s: _State, damp: float, size: Tensor, rtol: float) -> tuple[Tensor, Tensor]:
+    """One iteration in place: the value of the nearer test of each column, and which columns are finished."""
+    s.u = operator.matvec(s.v).sub_(s.alpha * s.u)  # the bidiagonalisation of Golub and Kahan
+    s.beta = torch.linalg.vector_norm(s.u, dim=0)
+    s.u /= _nonzero(s.beta)
+    s.v = operator.rmatvec(s.u).sub_(s.beta * s.v)
+    alpha = torch.linalg.vector_norm(s.v, dim=0)
+    s.v /= _nonzero(alpha)
+    if not bool(torch.isfinite(alpha + s.beta).all()):
+        raise NumericalError("a product with A gave NaN or infinity; check the inputs it was computed from")
+
+    chat, shat, alphahat = _rotation(s.alphabar, torch.full_like(alpha, damp))
+    rhoold, rhobarold, zetaold = s.rho, s.rhobar, s.zeta
+    c, sine, s.rho = _rotation(alphahat, s.beta)
+    thetanew = sine * alpha
+    s.alphabar = c * alpha
+    thetabar, rhotemp = s.sbar * s.rho, s.cbar * s.rho
+    s.cbar, s.sbar, s.rhobar = _rotation(rhotemp, thetanew)
+    s.zeta, s.zetabar = s.cbar * s.zetabar, -s.sbar * s.zetabar
+
+    s.hbar.mul_(-thetabar * s.rho / _nonzero(rhoold * rhobarold)).add_(s.h)
+    s.x.add_(s.zeta / _nonzero(s.rho * s.rhobar) * s.hbar)
+    s.h.mul_(-thetanew / _nonzero(s.rho)).add_(s.v)
+
+    betaacute, betacheck = chat * s.betadd, -shat * s.betadd  # the norm of the residual
+    betahat, s.betadd = c * betaacute, -sine * betaacute
+    thetatildeold = s.thetatilde
+    ctildeold, stildeold, rhotildeold = _rotation(s.rhodold, thetabar)
+    s.thetatilde, s.rhodold = stildeold * s.rhobar, ctildeold * s.rhobar
+    s.betad = -stildeold * s.betad + ctildeold * betahat
+    s.tautildeold = (zetaold - thetatildeold * s.tautildeold) / _nonzero(rhotildeold)
+    taud = (s.zeta - s.thetatilde * s.tautildeold) / _nonzero(s.rhodold)
+    s.d = s.d + betacheck.square()
+    s.r = (s.d + (s.betad - taud).square() + s.betadd.square()).sqrt()
+
+    s.norm2 = s.norm2 + s.beta.square()
+    norm = s.norm2.sqrt()
+    s.norm2 = s.norm2 + alpha.square()
+    s.alpha, s.ar = alpha, s.zetabar.abs()
+    s.largest = torch.maximum(s.largest, s.rhobar)
+    s.smallest = torch.minimum(s.smallest, s.rhobar)
+
+    length = torch.linalg.vector_norm(s.x, dim=0)
+    solved = s.r / (size + norm * length)
+    stationary = torch.where(s.ar == 0, s.ar, s.ar / _nonzero(norm * s.r))
+    tests = torch.minimum(solved, stationary)
+    eps = torch.finfo(alpha.dtype).eps
+    exhausted = torch.minimum(alpha, s.beta) <= eps * norm  # the Krylov space is complete: what follows is rounding
+    ill = torch.minimum(s.smallest, rhotemp.abs()) <= eps * torch.maximum(s.largest, rhotemp.abs())
+    return tests, (tests <= rtol) | exhausted | ill
+
+
+def _rotation(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`(c, s, r)` of the plane rotation that turns (a, b) into (r, 0)."""
+    r = torch.hypot(a, b)
+    return torch.where(r > 0, a / _nonzero(r), 1.0), b / _nonzero(r), r
+
+
+def _nonzero(x: Tensor) -> Tensor:
+    return torch.where(x == 0, 1.0, x)
+
+
+@dataclass(frozen=True, eq=False)
+class _Matrix:
+    """A stored matrix as a `LinearMap`; products in float64 without a converted copy."""
+
+    values: Tensor
+
+    @property
+    def shape(self) -> Any:
+        return self.values.shape
+
+    def matvec(self, V: Tensor, /) -> Tensor:
+        return product(self.values, V)
+
+    def rmatvec(self, U: Tensor, /) -> Tensor:
+        return transposed_product(self.values, U)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled:
+    """Another `LinearMap` divided by a number."""
+
+    inner: LinearMap
+    scale: float
+
+    @property
+    def shape(self) -> Any:
+        return self.inner.shape
+
+    def matvec(self, V: Tensor, /) -> Tensor:
+        return self.inner.matvec(V) / self.scale
+
+    def rmatvec(self, U: Tensor, /) -> Tensor:
+        return self.inner.rmatvec(U) / self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class _OfGram:
+    """A Gram as a `LinearMap`."""
+
+    gram: Gram
+
+    @property
+    def shape(self) -> Any:
+        return self.gram.shape
+
+    def matvec(self, V: Tensor, /) -> Tensor:
+        return self.gram @ V
+
+    def rmatvec(self, U: Tensor, /) -> Tensor:
+        return self.gram.T @ U
+
+
+@dataclass(frozen=True, eq=False)
+class _Checked:
+    """A caller's `LinearMap`, whose products must have the shape and dtype that they should."""
+
+    inner: LinearMap
+
+    @property
+    def shape(self) -> Any:
+        return self.inner.shape
+
+    def matvec(self, V: Tensor, /) -> Tensor:
+        return self._as_said("matvec", self.inner.matvec(V), V, self.shape[0])
+
+    def rmatvec(self, U: Tensor, /) -> Tensor:
+        return self._as_said("rmatvec", self.inner.rmatvec(U), U, self.shape[1])
+
+    def _as_said(self, name: str, result: Tensor, vectors: Tensor, rows: int) -> Tensor:
+        if result.shape != (rows, vectors.shape[1]) or result.dtype != vectors.dtype:
+            raise UsageError(
+                f"{name} of {type(self.inner).__name__} with shape {tuple(self.shape)} gave {result.dtype} of shape"
+                f" {tuple(result.shape)} for {vectors.dtype} of shape {tuple(vectors.shape)}; expected {vectors.dtype} of"
+                f" shape {(rows, vectors.shape[1])}"
+            )
+        return result.detach().clone()  # the iteration works in place
+
+
+def _checked(A: Any, Y: Tensor | np.ndarray) -> tuple[LinearMap, Tensor]:
+    """The matrix by its products and right-hand sides (n, k), or an error that says what is wrong."""
+    operator: LinearMap
+    if isinstance(A, Tensor | np.ndarray | list | tuple):
+        A = tensor_of(A, "A", 2, keep=True, empty=True)
+        operator = _Matrix(A)
+    elif isinstance(A, Gram):
+        operator = _OfGram(A)
+    elif isinstance(A, LinearMap):
+        operator = _Checked(A)
+    else:
+        raise UsageError(
+            f"got A of type {type(A).__name__}; expected a matrix, a Gram, or an object with shape, matvec(V) and rmatvec(U)"
+        )
+    targets = right_hand_sides(Y, tuple(operator.shape))
+    return operator, targets if isinstance(operator, _Checked) else targets.to(A.device, torch.float64)

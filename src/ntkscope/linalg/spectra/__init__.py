@@ -1,0 +1,1 @@
+"""Spectra: eigenvalues, singular values and what they say of a matrix or of two."""
