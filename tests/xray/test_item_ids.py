@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import ntkscope as ns
 from ntkscope.core import Part
-from ntkscope.xray.item_ids import ids_of
-from ntkscope.xray.items import collect_both
+from ntkscope.xray.items import collect_both, ids_of
 from ntkscope.xray.sections import kernel
 from xray.small import blobs, network, only
 

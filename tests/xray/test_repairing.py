@@ -10,7 +10,7 @@ import pytest
 
 from ntkscope.core import Record, RecordError
 from ntkscope.core.records.soundness import DamageWarning
-from ntkscope.xray.repairing import check_metrics
+from ntkscope.xray.resuming import check_metrics
 from xray.small import copied, xrayed
 
 

@@ -16,8 +16,8 @@ from contracts.section import SectionContract
 from ntkscope.core import Part, Record, RecordError, UsageError, generator
 from ntkscope.data.transforms.translation import shift_images
 from ntkscope.xray import Result
-from ntkscope.xray.fixed_vectors import initial_vectors, input_vectors
 from ntkscope.xray.sections import shift
+from ntkscope.xray.sections.shift import initial_vectors, input_vectors
 from xray.small import blobs, only, trained
 
 

@@ -24,14 +24,13 @@ from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Clock
 from ntkscope.xray.items import Items, Tokenizer
-from ntkscope.xray.network import Params, class_logits, outputs
+from ntkscope.xray.network import Params, chosen_matrices, class_logits, outputs, shapes
 from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip
 from ntkscope.xray.result import R
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION
 from ntkscope.xray.tracked import Tracked
-from ntkscope.xray.weights import chosen_matrices, shapes
 from ntkscope.xray.workload import DECOMPOSED
 
 Array = NDArray[Any]

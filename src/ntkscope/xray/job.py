@@ -26,18 +26,17 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.machines import measure_rates
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
-from ntkscope.xray import given, repairing, resuming
+from ntkscope.xray import given, resuming
 from ntkscope.xray.budget import Budget, Clock, as_budget, half_of_the_budget
 from ntkscope.xray.chance import check_trained
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both, compared_inputs
-from ntkscope.xray.network import chosen_parameters, class_logits, initial_network
+from ntkscope.xray.network import chosen_matrices, chosen_parameters, class_logits, initial_network, shapes
+from ntkscope.xray.pictures import channel_range, thumbnails
 from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION, STRATA
-from ntkscope.xray.thumbnails import channel_range, thumbnails
 from ntkscope.xray.tracked import tracked_training
-from ntkscope.xray.weights import chosen_matrices, shapes
 
 SCHEMA = 1
 RESERVED = 3.0  # seconds of the budget for the page
@@ -160,7 +159,7 @@ def xray(
 
         found = _found(Path(out), config, {"xray": seed}, answers)
         if found is not None and "plan" in found.metrics:
-            lost = repairing.lost(found)
+            lost = resuming.lost(found)
             resuming.check_kernel(prepared(found, Plan.from_json(found.metrics["plan"])), lost)
             if _finished(found) and not lost:
                 tell(f"{found.folder} already holds this X-ray, finished")
@@ -168,7 +167,7 @@ def xray(
         if not untrained:
             check_trained(model, everything, held, seed=seed, device=where)
         with _record(Path(out), found, config, {"xray": seed}, where) as record:
-            repairing.repair(record)
+            resuming.repair(record)
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
 
@@ -213,7 +212,7 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
     found = Record.open(folder)
     if found.kind != "xray":
         raise UsageError(f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray")
-    repairing.check_metrics(found)
+    resuming.check_metrics(found)
     if found.status == "failed" and "plan" not in found.metrics:  # nothing was computed
         (folder / FILE).unlink()
         return None

@@ -1,4 +1,4 @@
-"""The network under the X-ray: its outputs, its initial state, and how its weights changed in between."""
+"""The network under the X-ray: its outputs, its weights, its initial state, and how the weights changed in between."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ntkscope.models import read_weights, without_prefix
 from ntkscope.models._copy import own_copy
 from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tangent.model.subject import Subject, place, quiet, select
+from ntkscope.tracking.weights import matrices
 
 BLOCK = 256
 Params: TypeAlias = (
@@ -131,3 +132,22 @@ def displacement(initial: nn.Module, model: nn.Module) -> dict[str, Tensor]:
         for name, p in model.named_parameters()
         if p.requires_grad and p.is_floating_point()
     }
+
+
+def chosen_matrices(model: nn.Module, params: Params = None) -> dict[str, nn.Parameter]:
+    """The weights that are matrices, frozen ones too; of those that `params` chose, if it did.
+
+    >>> list(chosen_matrices(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), ("1.*",)))
+    ['1.weight']
+    """
+    chosen = None if params is None else select(model, params)
+    return {
+        name: weight
+        for name, weight in matrices(model).items()
+        if weight.is_floating_point() and (chosen is None or name in chosen)
+    }
+
+
+def shapes(weights: Mapping[str, Tensor]) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of each."""
+    return tuple((weight.shape[0], weight[0].numel()) for weight in weights.values())

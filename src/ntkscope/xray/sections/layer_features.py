@@ -21,11 +21,10 @@ from ntkscope.tangent.matrices.sites import INPUT
 from ntkscope.tangent.model.subject import select
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items
-from ntkscope.xray.picked_out import PickedOut, picked_out
+from ntkscope.xray.pictures import PickedOut, channel_range, picked_out
 from ntkscope.xray.registry import Finding, Section, Skip, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.salient_words import Salient, salient_words, token_names
-from ntkscope.xray.thumbnails import channel_range
 from ntkscope.xray.workload import Workload
 
 ITEMS = 512  # training items that gradients are averaged over

@@ -1,4 +1,8 @@
-"""Shift: whether the test items, or others that were given, come from where the training items come from; and memorisation."""
+"""Shift: whether the test items, or others that were given, come from where the training items come from; and memorisation.
+
+A trained network has seen its training items and represents them differently from items it has not seen. Items are compared by
+vectors that do not depend on the training (their inputs, the initial network's last stage), so a difference is one of the data.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
+import torch
 from jaxtyping import Float64, Int64
+from torch import Tensor, nn
 
-from ntkscope.core import Inputs, UsageError, numpy_generator
-from ntkscope.core.model.tree import length, take
+from ntkscope.core import Inputs, UsageError, generator, numpy_generator
+from ntkscope.core.model.tree import length, take, tensors
 from ntkscope.explain import shift as shift_of
 from ntkscope.explain.two_sample.c2st import auc_interval
 from ntkscope.explain.two_sample.pooled import FEWEST
 from ntkscope.explain.two_sample.shift import COMBINED, NO_SHIFT, SHIFT
 from ntkscope.measures.several_tests import holm
 from ntkscope.measures.uncertainty import wilson_interval
+from ntkscope.tangent import activations
 from ntkscope.xray.context import Context
-from ntkscope.xray.fixed_vectors import initial_vectors, input_vectors
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.task import CLASSIFICATION
@@ -31,6 +37,9 @@ UNTOLD = "too few items"
 MEMORISED, GENERALISES, UNCLEAR = "memorised", "no memorisation found", "cannot be told from the shift"
 GAP = 0.05  # of accuracy, beyond which it counts as memorisation
 TEST, COMPARED = "test items", "items to compare"
+WIDEST = 4096  # numbers per item; wider inputs are added up in so many sums with random signs
+WORDS = 1024  # the same for counts of tokens
+Vectors = Float64[np.ndarray, "n p"]
 
 
 @dataclass(frozen=True)
@@ -188,6 +197,57 @@ def cost(work: Workload) -> float:
     items = min(work.train, MOST) + min(work.test, MOST)
     ways = 2 if work.initial_train else 1
     return ways * (0.05 + (2.0 * PERMUTATIONS * items**2 + 30.0 * items**3) * work.rates.double)
+
+
+def input_vectors(x: Inputs) -> Vectors:
+    """Each item's inputs as one vector: its numbers, or how often each token occurs in it.
+
+    >>> input_vectors({"a": torch.ones(2, 3), "b": torch.zeros(2, 1, 2)}).shape
+    (2, 5)
+    """
+    if isinstance(x, Mapping) and isinstance(x.get("input_ids"), Tensor):
+        return _counts(x["input_ids"], x.get("attention_mask"))
+    leaves = tensors(x)
+    numbers = [leaf.reshape(len(leaf), -1) for leaf in leaves if leaf.is_floating_point()]
+    if numbers:
+        return _narrowed(torch.cat([leaf.detach().cpu().double() for leaf in numbers], dim=1))
+    ids = [leaf for leaf in leaves if leaf.dim() == 2 and not leaf.is_complex()]
+    if not ids:
+        raise UsageError("the inputs are neither numbers nor tokens; expected one of them")
+    return _counts(ids[0], None)
+
+
+def initial_vectors(initial: nn.Module, x: Inputs, device: torch.device | None) -> Vectors:
+    """What the last stage of the initial network puts out, averaged over positions."""
+    found = activations(initial, x, reduce="mean", device=device or _place(initial))
+    rows = list(found.values())[-1]
+    assert isinstance(rows, Tensor)
+    return rows.double().cpu().numpy()
+
+
+def _place(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _narrowed(rows: Tensor) -> Vectors:
+    if rows.shape[1] <= WIDEST:
+        return np.asarray(rows.numpy())
+    draw = generator(0, "fixed vectors", rows.shape[1])
+    places = torch.randint(WIDEST, (rows.shape[1],), generator=draw)
+    signs = torch.randint(2, (rows.shape[1],), generator=draw, dtype=torch.float64) * 2 - 1
+    sums = torch.zeros(len(rows), WIDEST, dtype=torch.float64).index_add_(1, places, rows * signs)
+    return np.asarray(sums.numpy())
+
+
+def _counts(ids: Tensor, mask: Tensor | None) -> Vectors:
+    """Counts of tokens that are not padding, several tokens per count where there are many."""
+    ids = ids.detach().cpu().long()
+    weights = torch.ones_like(ids, dtype=torch.float64) if mask is None else mask.detach().cpu().double()
+    draw = generator(0, "fixed vectors", "tokens")
+    largest = int(ids.max()) + 1
+    places = torch.arange(largest) if largest <= WORDS else torch.randint(WORDS, (largest,), generator=draw)
+    found = torch.zeros(len(ids), WORDS, dtype=torch.float64)
+    return np.asarray(found.scatter_add_(1, places[ids.clamp(min=0)], weights).numpy())
 
 
 SECTION = register(

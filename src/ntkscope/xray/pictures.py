@@ -1,4 +1,4 @@
-"""What of the training items a layer's directions pick out: patches of images, texts with a word, or whole items."""
+"""Pictures of items for a page: thumbnails, and what of the training items a layer's directions pick out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from ntkscope.tangent.matrices.projections import Projector, Strongest
-from ntkscope.xray.thumbnails import thumbnails
 
 MASS = 0.95  # share of the squared gradient, along either side, that the shown patch holds
 SIDE = 32  # pixels of a shown patch
+LARGEST = 48  # pixels per side
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,3 +85,26 @@ def _cut(picture: Float[Tensor, "c h w"], place: tuple[int, int, int, int], heig
     y = min(max(0, (top + bottom - height) // 2), picture.shape[1] - height)
     x = min(max(0, (left + right - width) // 2), picture.shape[2] - width)
     return picture[:, y : y + height, x : x + width]
+
+
+def thumbnails(x: Tensor, low: Tensor, high: Tensor, largest: int = LARGEST) -> UInt8[np.ndarray, "n h w c"]:
+    """(n, c, h, w) as bytes (n, h, w, c), `low` and `high` of each channel as black and white; large images shrunk.
+
+    >>> x = torch.tensor([0.0, 1.0]).reshape(1, 1, 1, 2)
+    >>> thumbnails(x, torch.zeros(1), torch.ones(1)).flatten().tolist()
+    [0, 255]
+    """
+    span = (high - low).clamp_min(1e-12)
+    scaled = ((x.detach().float().cpu() - low[:, None, None]) / span[:, None, None]).clamp(0, 1)
+    longest = max(scaled.shape[2:])
+    if longest > largest:
+        factor = largest / longest
+        size = [max(1, round(side * factor)) for side in scaled.shape[2:]]
+        scaled = interpolate(scaled, size=size, mode="area")
+    return (scaled * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def channel_range(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and largest value of each channel."""
+    flat = x.detach().float().cpu().transpose(0, 1).flatten(1)
+    return flat.amin(1), flat.amax(1)
