@@ -21,13 +21,13 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-import ntkscope as ns
 from benchmarks.machine import THREADS
 from benchmarks.outcome import Check, Outcome
 from benchmarks.peers import Peer, PeerUnavailable
 from benchmarks.timing import Spread, interleaved, ratio, wall
 from ntkscope.linalg import matrix_correlation
 from ntkscope.surrogates import RecursiveFeatureClassifier, RecursiveFeatureMachine
+from ntkscope_papers.beaglehole_2024.data import chain_monomial
 
 BANDWIDTH, RIDGE, ITERATIONS = 10.0, 1e-3, 5
 CORRELATION, TIME, RHO, COSINES = 0.99999, 1.0, 0.98, 0.97
@@ -61,7 +61,7 @@ class Problem:
 
 
 def chain(n: int, seed: int) -> Problem:
-    split = ns.data.load("chain-monomial", train=n, test=2000, seed=seed, dtype="float64")
+    split = chain_monomial(train=n, test=2000, seed=seed, dtype="float64")
     x, y, x_test, y_test = (v.numpy() for v in (split.train.x, split.train.y, split.test.x, split.test.y))
     return Problem(x, y.ravel(), x_test, y_test.ravel(), 0, split.extras["egop"].numpy())
 

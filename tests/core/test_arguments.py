@@ -246,11 +246,6 @@ def test_lists_are_matrices() -> None:
         classify(W, level=2)
 
 
-def test_a_boundary_without_values_labels_nothing() -> None:
-    with pytest.raises(NumericalError, match="values of the boundary"):
-        ns.data.load("logistic-boundary", boundary=lambda a, b: torch.sqrt(a - 0.05))
-
-
 @pytest.mark.parametrize("radii", [(1.0, 5.0), (1.0, 4.0), (1.0, math.inf), (1.0, "x")])
 def test_shells_stay_in_their_orthant(radii: Any) -> None:
     with pytest.raises(UsageError, match="radii"):

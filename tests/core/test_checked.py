@@ -32,8 +32,6 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (ns.models.build, {"name": "mlp", "in_features": 2, "widths": (3, 0)}, UsageError, r"got widths\[1\]=0"),
     (ns.models.build, {"name": "small_cnn", "hidden": 3}, UsageError, "got hidden=3; expected a list"),
     (ns.models.read_weights, {"path": b"x"}, UsageError, "expected a path"),
-    (ns.data.load, {"name": "index-teacher", "link": 3}, UsageError, "one of 'softplus', .* or a function"),
-    (ns.data.load, {"name": "chain-monomial", "decay": -float("inf")}, UsageError, "got decay=-inf"),
     (ns.data.one_vs_rest, {"data": 3, "positive": 0}, UsageError, "expected a Part or a Split"),
 ]
 
@@ -55,10 +53,6 @@ def test_one_function_wherever_it_is_imported_from() -> None:
 
 def test_what_means_something_is_taken() -> None:
     """Infinity where a limit says so, arrays as lists, whole floats as counts, numbers of NumPy."""
-    assert (
-        ns.data.load("high-rank-polynomial", dimension=3, decay=float("inf"), train=5, test=2).extras["eigenvalues"][1]
-        == 0
-    )
     widths = [
         ns.models.build("mlp", in_features=2, widths=w).layer1.out_features for w in (np.array([4]), [4.0], np.int64(4))
     ]

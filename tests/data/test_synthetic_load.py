@@ -28,8 +28,8 @@ def test_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_unknown_option_lists_the_options() -> None:
-    with pytest.raises(UsageError, match=r"'chain-monomial' has no option 'rnk', 'd'; its options: .*rank"):
-        load("chain-monomial", rnk=5, d=3)
+    with pytest.raises(UsageError, match=r"'boolean-cube' has no option 'dgree', 'd'; its options: .*degree"):
+        load("boolean-cube", dgree=5, d=3)
 
 
 def test_names_are_case_insensitive() -> None:
@@ -38,10 +38,10 @@ def test_names_are_case_insensitive() -> None:
 
 
 def test_options_are_recorded_with_their_defaults() -> None:
-    options = load("chain-monomial", rank=3, seed=4, train=10, test=2).options
-    assert options["rank"] == 3
+    options = load("boolean-cube", degree=3, seed=4).options
+    assert options["degree"] == 3
     assert options["seed"] == 4
-    assert options["dimension"] == options_of("chain-monomial")["dimension"] == 32
+    assert options["dimension"] == options_of("boolean-cube")["dimension"] == 7
 
 
 @pytest.mark.parametrize("where", ["train", "validation", "test"])

@@ -12,13 +12,13 @@ SEED = 3
 
 # fmt: off
 SLOW = {  # half a second and more: `make guard`
-    "data.load(digits)", "data.load(index-teacher)", "explain.layer_probe", "explain.mislabelled",
+    "data.load(digits)", "explain.layer_probe", "explain.mislabelled",
     "explain.self_influence", "explain.shift", "infinite.Activation", "infinite.sphere", "kernels.Tangent",
     "kernels.ck", "kernels.em", "kernels.kernel", "kernels.proj-pntk", "kernels.proj-trntk", "kernels.ptk",
     "linalg.conjugate_gradient", "linalg.estimate_effective_rank", "linalg.lsmr", "linalg.power_law_tail",
     "linalg.tracy_widom_cdf", "machines.fit_machine", "machines.kernel_seconds", "machines.measure_rates",
     "machines.rate", "machines.retrain_last_layer", "machines.solve_last_layer", "measures.collapse.collapse",
-    "measures.faithfulness.faithfulness", "measures.lazy.lazy_prediction", "measures.lazy.least_eigenvalue_limit",
+    "measures.faithfulness.faithfulness",
     "measures.probes.sweep", "measures.regression.output_fidelity", "measures.spectra.classify",
     "measures.spectra.classify_eigenvalues", "models.alexnet", "models.mobilenetv2", "models.poison_cnn",
     "models.resnet18", "models.resnet20", "models.resnet34", "models.resnet56", "surrogates.KernelLogistic",

@@ -12,12 +12,9 @@ REASONS: dict[str, str] = {
         infinite.MaxLearningRate infinite.Prediction infinite.Spectrum surrogates.LinearSolution surrogates.RecursiveStep
         measures.changepoint.ChangePoint measures.changepoint.Jump measures.collapse.ClassMoments
         measures.collapse.Collapse measures.datamodeling.DatamodelingScore measures.dimension.Estimate
-        measures.dimension.TwoNN measures.early_time.EarlyTime measures.early_time.QuadraticPrediction
-        measures.faithfulness.Faithfulness measures.folding.FoldProfile measures.kendall.Kendall
-        measures.lazy.SlopeMoments measures.lazy.GlobalConvergence measures.logistic_bounds.LogisticBounds
-        measures.monotone.MonotoneFit measures.one_step.OneStepSpike measures.probe_agreement.ProbesAt
-        measures.probe_agreement.CollapseLayer measures.probes.ProbeSweep measures.regression.OutputFidelity
-        measures.regression_bounds.RegressionBounds measures.resampled.ResampledTest measures.spectra.SpectrumClass
+        measures.dimension.TwoNN measures.faithfulness.Faithfulness measures.kendall.Kendall measures.monotone.MonotoneFit
+        measures.probe_agreement.ProbesAt measures.probe_agreement.CollapseLayer measures.probes.ProbeSweep
+        measures.regression.OutputFidelity measures.resampled.ResampledTest measures.spectra.SpectrumClass
         measures.uncertainty.Summary machines.Computed machines.KernelMachine machines.LastLayer machines.Rating
         explain.Attribution explain.ClassSummary explain.Concentration explain.DensityRatio explain.Detection
         explain.LayerProbe explain.LayerProbes explain.Nearest explain.Ranking explain.RemovalEffects explain.Shift

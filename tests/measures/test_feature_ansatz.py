@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ntkscope as ns
 from contracts.measure import MeasureContract
 from ntkscope.core import NumericalError, UsageError, generator, numpy_generator
 from ntkscope.linalg.features import correlation as feature_correlation
@@ -21,6 +20,7 @@ from ntkscope.measures.feature_ansatz import (
     nfa_correlation,
     sixteen_terms,
 )
+from ntkscope_papers.beaglehole_2024.data import chain_monomial
 
 shapes = st.tuples(st.integers(2, 7), st.integers(2, 7))
 
@@ -166,7 +166,7 @@ def test_the_controls_eigenvectors_are_haar() -> None:
 def test_chain_monomial_targets() -> None:
     """The EGOP of samples is near the expectation; its rank is r, but r - 2 where 4 divides r (erratum: printed as r)."""
     for r in range(2, 13):
-        split = ns.data.load("chain-monomial", rank=r, dimension=14, unit_labels=False, train=4, test=4)
+        split = chain_monomial(rank=r, dimension=14, unit_labels=False, train=4, test=4)
         exact, form = split.extras["egop"].double(), split.extras["form"].double()
         x = torch.randn(20_000, 14, generator=generator(r, "egop"), dtype=torch.float64)
         sampled = egop(partial(quadratic, form=form), x)

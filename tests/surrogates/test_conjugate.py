@@ -12,6 +12,7 @@ import ntkscope as ns
 from ntkscope.core import Part, UsageError
 from ntkscope.linalg import FactoredGram, as_gram
 from ntkscope.surrogates import ConjugateLeastSquares, MinimumNorm
+from ntkscope_papers.qadeer_2023.grids import target_function
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def network() -> nn.Module:
 
 @pytest.fixture
 def split() -> ns.Split:
-    return ns.data.load("target-function", function="f2", intervals=40, dtype="float64")
+    return target_function(function="f2", intervals=40, dtype="float64")
 
 
 def features(network: nn.Module, x: torch.Tensor) -> torch.Tensor:

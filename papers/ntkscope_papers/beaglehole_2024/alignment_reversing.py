@@ -12,12 +12,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ntkscope import data
 from ntkscope.core import Record
-from ntkscope.data.alignment_reversing import reverse
 from ntkscope.linalg import matrix_correlation
-from ntkscope.measures import _free_products as free
-from ntkscope.measures import early_time as early
+from ntkscope_papers.beaglehole_2024 import derivatives as early
+from ntkscope_papers.beaglehole_2024 import free_products as free
+from ntkscope_papers.beaglehole_2024.data import alignment_reversing, reverse
 from ntkscope_papers.beaglehole_2024.matrices import normal, relative, rounded
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary, under
@@ -108,7 +107,7 @@ class AlignmentReversing(Experiment):
         """Observed and predicted ρ(ẆᵀẆ, ẆᵀKẆ), and how far the two expected matrices are from the identity."""
         (matrices, moments), size = run.data, self.size
         options: dict[str, Any] = {"n": size, "dimension": size, "dtype": "float64", **READINGS[reading]}
-        split = data.load("alignment-reversing", seed=seed, balance=balance, **options)
+        split = alignment_reversing(seed=seed, balance=balance, **options)
         X, y = (t.to(run.device) for t in (split.train.x, split.train.y))
         S, B = X.T @ (y[:, None] * X), X.T @ X
         A, kept = S @ S, S @ B @ S

@@ -11,13 +11,12 @@ from jaxtyping import Float64
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ntkscope import data
 from ntkscope.core import Record, generator
-from ntkscope.data.chain_monomial import chain_form
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures.feature_ansatz import egop, nfa_correlation
 from ntkscope.tangent import LayerFeatures, feature_matrices
 from ntkscope_papers.beaglehole_2024 import chain_claims
+from ntkscope_papers.beaglehole_2024.data import chain_form, chain_monomial
 from ntkscope_papers.beaglehole_2024.feature_path import (
     LAYERS,
     ChainTask,
@@ -132,7 +131,7 @@ class ChainMonomial(Experiment):
         variances, ranks, values = {}, {}, {}
         for r in RANKS:
             options: dict[str, Any] = {"dimension": r, "rank": r, "unit_labels": False, "dtype": "float64"}
-            split = data.load("chain-monomial", seed=run.seed, train=self.samples, test=1, **options)
+            split = chain_monomial(seed=run.seed, train=self.samples, test=1, **options)
             variances[str(r)] = float(split.train.y.var())
             eigenvalues = torch.linalg.eigvalsh(split.extras["egop"])
             ranks[str(r)] = int((eigenvalues > 1e-9).sum())

@@ -14,16 +14,16 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from ntkscope import data
 from ntkscope.core import Record
-from ntkscope.data._quadratic_form import spectrum
 from ntkscope.infinite import Relu
-from ntkscope.measures import early_time as early
+from ntkscope_papers.beaglehole_2024 import derivatives as early
+from ntkscope_papers.beaglehole_2024.data import chain_monomial, high_rank_polynomial, spectrum
 from ntkscope_papers.beaglehole_2024.matrices import layer_view, mlp, rounded
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary, under
 
 DIP = 0.05
+TASKS = {"chain-monomial": chain_monomial, "high-rank-polynomial": high_rank_polynomial}
 
 
 def every_network(config: DeepPrediction) -> list[str]:
@@ -41,7 +41,7 @@ class DeepPrediction(Experiment):
     name = "deep-prediction"
     free = ("seeds",)
 
-    tasks: tuple[str, ...] = ("chain-monomial", "high-rank-polynomial")
+    tasks: tuple[str, ...] = tuple(TASKS)
     activations: tuple[str, ...] = ("quadratic", "relu")
     widths: tuple[int, ...] = (128, 1024)
     items: int = 128
@@ -85,7 +85,7 @@ class DeepPrediction(Experiment):
     ) -> dict[str, float]:
         """ρ(ẆᵀẆ, ẆᵀKẆ) of the first layer of one network, with the labels and with its residuals; predictions."""
         options: dict[str, Any] = {"dimension": self.dimension, "decay": decay, "train": self.items, "test": 1}
-        part = data.load(task, seed=seed, dtype="float64", **options).train
+        part = TASKS[task](seed=seed, dtype="float64", **options).train
         x, y = part.x.to(device), part.y.to(device)
         model = mlp(self.dimension, width, seed, activation=activation).double().to(device)
         view = layer_view(model, model.get_submodule("layer1"), x)

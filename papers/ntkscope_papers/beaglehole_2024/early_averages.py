@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import generator
-from ntkscope.measures import _free_products as free
-from ntkscope.measures import _gaussian_words as gaussian
-from ntkscope.measures import early_time as early
+from ntkscope_papers.beaglehole_2024 import derivatives as early
+from ntkscope_papers.beaglehole_2024 import free_products as free
+from ntkscope_papers.beaglehole_2024 import gaussian_words as gaussian
 from ntkscope_papers.beaglehole_2024.matrices import normal, relative, rounded
 from ntkscope_papers.framework import Experiment, Run, leg
 from ntkscope_papers.framework.results import summary

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ntkscope import models
 from ntkscope.core import generator
-from ntkscope.measures import _free_products as free
-from ntkscope.measures import early_time as early
+from ntkscope_papers.beaglehole_2024 import derivatives as early
+from ntkscope_papers.beaglehole_2024 import free_products as free
 from ntkscope_papers.beaglehole_2024.matrices import layer_view, mlp, normal, relative
 from ntkscope_papers.framework import Experiment, Run, leg
 

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from ntkscope import data, training
+from ntkscope import training
 from ntkscope.core import NumericalError, Snapshot, Split
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.training import Every
+from ntkscope_papers.beaglehole_2024.data import chain_monomial
 from ntkscope_papers.beaglehole_2024.matrices import mlp
 
 LAYERS = ("layer1", "layer2")
@@ -37,8 +38,7 @@ class ChainTask:
     decay: float | None = None
 
     def split(self, seed: int) -> Split:
-        return data.load(
-            "chain-monomial",
+        return chain_monomial(
             seed=seed,
             dimension=self.dimension,
             rank=self.rank,

@@ -19,10 +19,10 @@ from ntkscope import models
 from ntkscope.core import Part, Record, numpy_generator
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
-from ntkscope.measures.regression_bounds import regression_bounds, trapezoid_norm
 from ntkscope.surrogates import ConjugateLeastSquares, MinimumNorm
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.qadeer_2023 import regression_claims
+from ntkscope_papers.qadeer_2023.grids import target_function
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
     GridTask,
@@ -38,6 +38,7 @@ from ntkscope_papers.qadeer_2023.networks import (
     members,
     trained,
 )
+from ntkscope_papers.qadeer_2023.regression_bounds import regression_bounds, trapezoid_norm
 from ntkscope_papers.qadeer_2023.regression_claims import KINKED, SMOOTH, WIDE
 
 STEPS_ACROSS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
@@ -255,7 +256,7 @@ def _lines(axis: Any, at: Any, values: dict[str, Any], names: Iterable[str]) -> 
 class Task(GridTask):
     """One target; every `refinement`-th test node is a training node."""
 
-    source = ("target-function", "function")
+    source = (target_function, "function")
 
     @property
     def train(self) -> Part:

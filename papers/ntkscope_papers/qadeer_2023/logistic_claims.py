@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope import data
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim
 from ntkscope_papers.framework.results import digits
+from ntkscope_papers.qadeer_2023.grids import logistic_boundary
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
     Rows,
@@ -290,7 +290,7 @@ def grids(config: Any, record: Record) -> Reading:
     shares, least, counts = {}, {}, {}
     options = {"intervals": config.intervals, "refinement": config.refinement, "dtype": "float64"}
     for boundary in config.boundaries:
-        split = data.load("logistic-boundary", boundary=boundary, **options)
+        split = logistic_boundary(boundary=boundary, **options)
         parts = (split.train, split.test)
         counts = {"train": len(split.train), "test": len(split.test)}
         shares[boundary] = [round(float(part.y.double().mean()), 3) for part in parts]

@@ -21,11 +21,17 @@ from torch import Tensor, nn
 from ntkscope import models
 from ntkscope.core import Record, numpy_generator
 from ntkscope.linalg import NumericalWarning
-from ntkscope.measures.logistic_bounds import LogisticBounds, logistic_bounds, signed_scores, summed_cross_entropy
 from ntkscope.surrogates import KernelLogistic
 from ntkscope.training import StopWhen
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.qadeer_2023 import logistic_claims
+from ntkscope_papers.qadeer_2023.grids import logistic_boundary
+from ntkscope_papers.qadeer_2023.logistic_bounds import (
+    LogisticBounds,
+    logistic_bounds,
+    signed_scores,
+    summed_cross_entropy,
+)
 from ntkscope_papers.qadeer_2023.logistic_claims import KINKED, NARROW, SMOOTH
 from ntkscope_papers.qadeer_2023.networks import (
     Cell,
@@ -262,7 +268,7 @@ def _finish(axis: Any, title: str, x: str, measure: str, *, drawn: bool) -> None
 class Task(GridTask):
     """One boundary."""
 
-    source = ("logistic-boundary", "boundary")
+    source = (logistic_boundary, "boundary")
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope import data, models, training
+from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, Snapshot, Split
 from ntkscope.kernels import Tangent
 from ntkscope_papers.framework import drawing
@@ -55,12 +55,13 @@ class GridTask:
 
     config: Any
     name: str
-    source: ClassVar[tuple[str, str]]
+    source: ClassVar[tuple[Callable[..., Split], str]]
 
     def load(self, dtype: str) -> Split:
         """Its grids in `dtype`."""
-        options = {self.source[1]: self.name, "intervals": self.config.intervals, "refinement": self.config.refinement}
-        return data.load(self.source[0], **options, dtype=dtype)
+        make, option = self.source
+        options = {option: self.name, "intervals": self.config.intervals, "refinement": self.config.refinement}
+        return make(**options, dtype=dtype)
 
     @cached_property
     def split(self) -> Split:

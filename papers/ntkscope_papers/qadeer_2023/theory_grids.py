@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 from scipy.special import i0
 
-from ntkscope import data
 from ntkscope.core import numpy_generator
-from ntkscope.data.target_functions import trapezoid_weights
-from ntkscope.measures.logistic_bounds import (
+from ntkscope_papers.qadeer_2023.grids import logistic_boundary, trapezoid_weights
+from ntkscope_papers.qadeer_2023.logistic_bounds import (
     corner_lipschitz,
     corner_maximum,
     labels_match,
     signed_scores,
     summed_cross_entropy,
 )
-from ntkscope.measures.regression_bounds import lipschitz_constant, monotone_between, trapezoid_norm
+from ntkscope_papers.qadeer_2023.regression_bounds import lipschitz_constant, monotone_between, trapezoid_norm
 
 TAUS = (2, 3, 5)
 LENGTHS = (2, 50, 100, 200)
@@ -267,7 +266,7 @@ def matching(trials: int, seed: int) -> dict[str, Any]:
     """The matching property of both boundaries on their grids; and a label inside one cell that has no like corner."""
     found = {}
     for boundary in ("F1", "F2"):
-        labels = data.load("logistic-boundary", boundary=boundary, intervals=GRID, refinement=TAU).test.y
+        labels = logistic_boundary(boundary=boundary, intervals=GRID, refinement=TAU).test.y
         found[boundary] = labels_match(labels.reshape(GRID[0] * TAU[0] + 1, GRID[1] * TAU[1] + 1).numpy(), TAU)
     lonely = np.zeros((GRID[0] * TAU[0] + 1, GRID[1] * TAU[1] + 1), dtype=int)
     lonely[1, 1] = 1

@@ -19,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ntkscope import data, models
+from ntkscope import models
 from ntkscope.core import Part, Record, Split
 from ntkscope.kernels import kernel
 from ntkscope.measures.spectra import compare
@@ -28,6 +28,7 @@ from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, 
 from ntkscope_papers.framework.results import digits, summary
 from ntkscope_papers.shared.images import chosen_points, load_images
 from ntkscope_papers.shared.networks import logits_of, trained
+from ntkscope_papers.wang_2023.index_teacher import index_teacher
 from ntkscope_papers.wang_2023.two_layer import Shape, conjugate_kernel, first_layer_kernel, network, weights_of
 
 OPTIMIZERS = ("GD", "SGD", "Adam")
@@ -135,7 +136,7 @@ class CnnSpectra(Experiment):
     def two_layers(self, run: Run, case: str, s: int) -> dict[str, Any]:
         """Case 3 or 4 of Table 8: the first eigenvalue of the full NTK before and after."""
         shape, seed, device = Shape.of(self.dimension), run.seed + s, run.device
-        part = data.load("index-teacher", seed=seed, dimension=shape.dimension, train=shape.items, test=1).train
+        part = index_teacher(seed=seed, dimension=shape.dimension, train=shape.items, test=1).train
         how = {**CASES[case], "loss": "mse", "epochs": self.case_epochs, "stop": StopWhen(loss=1e-5)}
         how["batch_size"] = min(how["batch_size"], shape.items)
         make = partial(network, shape, seed, law="normal")

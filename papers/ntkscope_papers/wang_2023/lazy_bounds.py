@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ntkscope.core import Record
-from ntkscope.measures import lazy
 from ntkscope.measures.spectra import compare
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import under
+from ntkscope_papers.wang_2023 import lazy
 from ntkscope_papers.wang_2023 import lazy_claims as claims
 from ntkscope_papers.wang_2023.two_layer import (
     Descent,

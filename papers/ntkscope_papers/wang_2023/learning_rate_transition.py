@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from ntkscope import training
 from ntkscope.core import Part, Record, Split
-from ntkscope.measures.lazy import slope_moments
-from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
 from ntkscope.models._activations import activation
 from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
 from ntkscope_papers.wang_2023 import transition_claims as claims
+from ntkscope_papers.wang_2023.lazy import slope_moments
+from ntkscope_papers.wang_2023.one_step import OneStepSetting, one_step_spike, one_step_threshold
 from ntkscope_papers.wang_2023.teacher import LAYER, Case, Student, TeacherStudent, label_moments, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import Spectrum, alignments, rounded, spectra_of, weight_spectrum
 

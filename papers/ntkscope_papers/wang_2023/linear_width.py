@@ -11,18 +11,18 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ntkscope import data
 from ntkscope.core import Record, Snapshot, Split, generator
-from ntkscope.data.index_teacher import gaussian_moments as link_moments
 from ntkscope.kernels import Tangent, kernel
 from ntkscope.linalg import marchenko_pastur
 from ntkscope.measures.alignment import kernel_target_alignment
-from ntkscope.measures.lazy import lazy_prediction, lipschitz_constant, slope_moments
 from ntkscope.models._activations import activation, gaussian_moments
 from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.shared.theory import jacobian
 from ntkscope_papers.wang_2023 import linear_width_claims as claims
+from ntkscope_papers.wang_2023.index_teacher import gaussian_moments as link_moments
+from ntkscope_papers.wang_2023.index_teacher import index_teacher
+from ntkscope_papers.wang_2023.lazy import lazy_prediction, lipschitz_constant, slope_moments
 from ntkscope_papers.wang_2023.linear_width_claims import CLASSES, TABLE_8, key_of
 from ntkscope_papers.wang_2023.teacher import (
     OPTIMIZERS,
@@ -198,8 +198,8 @@ class LinearWidth(Table8):
             for name, ridge in (("least squares", 0.0), ("ridge", RIDGE)):
                 covariance = x.T @ x / n + ridge * torch.eye(x.shape[1], dtype=torch.float64)
                 told[name] = score(split.test.x.double() @ torch.linalg.solve(covariance, x.T @ y / n), split.test)
-            printed = data.load(
-                "index-teacher", seed=seed, dimension=self.dimension, tau=self.tau, noise=self.noise, train=self.items,
+            printed = index_teacher(
+                seed=seed, dimension=self.dimension, tau=self.tau, noise=self.noise, train=self.items,
                 test=self.test_items, centred=False,
             )  # fmt: skip
             told["printed"] = {

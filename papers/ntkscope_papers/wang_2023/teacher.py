@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope import data, models, training
+from ntkscope import models, training
 from ntkscope.core import Part, Record, Snapshot, Split
-from ntkscope.data.index_teacher import LINKS, gaussian_moments
 from ntkscope.training import StopWhen
 from ntkscope_papers.framework import Experiment, Run
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.shared.paired_training import stacked_outputs
+from ntkscope_papers.wang_2023.index_teacher import LINKS, gaussian_moments, index_teacher
 
 LAYER = "layer1.weight"
 OPTIMIZERS = {"case1": "gd", "case2": "sgd", "case3": "sgd", "case4": "adam", "adagrad": "adagrad"}
@@ -43,8 +43,7 @@ class Student:
 
     def split(self, seed: int) -> Split:
         """Noise-free test labels, the quadratic term centred: the reading that matches the published table."""
-        return data.load(
-            "index-teacher",
+        return index_teacher(
             seed=seed,
             dimension=self.dimension,
             directions=self.directions,

@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ntkscope import data, models
+from ntkscope import models
 from ntkscope.core import Part, Snapshot
 from ntkscope.models._activations import activation as make_activation
 from ntkscope.training import fit_ensemble
 from ntkscope.training.modes import Phase
 from ntkscope.training.stopping import StopWhen
+from ntkscope_papers.wang_2023.index_teacher import index_teacher
 
 ACTIVATION = "normalised-tanh"
 FIRST, LAST = "layer1.weight", "readout.weight"
@@ -62,7 +63,7 @@ def network(shape: Shape, seed: int, *, law: str = "sign", scale: float = 1.0) -
 
 def items_of(shape: Shape, seed: int, device: torch.device) -> Part:
     """Training items of the teacher of Table 8, in double precision."""
-    split = data.load("index-teacher", seed=seed, dimension=shape.dimension, train=shape.items, test=1, dtype="float64")
+    split = index_teacher(seed=seed, dimension=shape.dimension, train=shape.items, test=1, dtype="float64")
     part: Part = split.train.to(device)
     return part
 

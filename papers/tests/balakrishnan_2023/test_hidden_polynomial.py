@@ -13,11 +13,10 @@ import torch
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope import data
 from ntkscope.core import Record
 from ntkscope.kernels import Tangent
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Start, first_step, learn
-from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Task, hidden_polynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.hidden_polynomial import HiddenPolynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     Problem,
@@ -53,7 +52,7 @@ class TestHiddenPolynomial(ExperimentContract):
 def test_tasks_are_those_of_the_data_set(kind: str, target: str) -> None:
     inputs = Inputs(PolynomialRuns(**SIZES), 7)
     options: dict[str, Any] = {"correlated": kind == "correlated", "direct": kind == "direct", **SIZES}
-    split = data.load("hidden-polynomial", seed=8, degree=6, target=target, **options)
+    split = hidden_polynomial(seed=8, degree=6, target=target, **options)
     made = inputs.parts(Task(kind, 6, target), 1)
     for name, part in zip(PARTS, (split.train, split.validation, split.test)):
         assert part is not None

@@ -11,7 +11,7 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
-from ntkscope.measures import early_time as early
+from ntkscope_papers.beaglehole_2024 import derivatives as early
 from ntkscope_papers.beaglehole_2024.alignment_reversing import FIRST, AlignmentReversing, comparison, drop
 from ntkscope_papers.framework import Run
 

@@ -12,8 +12,8 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
-from ntkscope.measures._expected_kernel import DUALS
 from ntkscope_papers.beaglehole_2024.deep_prediction import DeepPrediction, linear_slope
+from ntkscope_papers.beaglehole_2024.expected_kernel import DUALS
 
 READINGS = readings("deep-prediction", "nfa-")
 CPU = torch.device("cpu")

@@ -15,10 +15,10 @@ import pytest
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Claim, Record
-from ntkscope.measures.regression_bounds import monotone_between, trapezoid_norm
 from ntkscope_papers.framework import statements
 from ntkscope_papers.qadeer_2023 import theory_grids as grids
 from ntkscope_papers.qadeer_2023.conjugate_theory import MEASUREMENTS
+from ntkscope_papers.qadeer_2023.regression_bounds import monotone_between, trapezoid_norm
 from ntkscope_papers.shared import theory as kernels
 
 CHECKS = readings("conjugate-theory", "conjugate-")

@@ -10,7 +10,7 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.data.index_teacher import orthonormal_directions
+from ntkscope_papers.wang_2023.index_teacher import orthonormal_directions
 from ntkscope_papers.wang_2023.teacher_spectra import outlier_overlap
 
 

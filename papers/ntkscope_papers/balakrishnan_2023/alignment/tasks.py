@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope import data, models
+from ntkscope import models
 from ntkscope.core import Part, Split, UsageError
 from ntkscope.data.subsets import stratified
+from ntkscope_papers.balakrishnan_2023.polynomials.data import hidden_polynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import network as hidden_network
 from ntkscope_papers.shared.images import load_images
 
@@ -34,12 +35,10 @@ class Polynomial:
 
     def splits(self, config: Any, seeds: Sequence[int], root: str | None) -> list[Split]:
         """Drawn anew for each seed."""
-        options = {"dimension": config.dimension, "target": config.target, "noise": config.noise}
+        options: dict[str, Any] = {"dimension": config.dimension, "target": config.target, "noise": config.noise}
         sizes = {"train": config.train_items, "validation": config.validation_items, "test": config.test_items}
         return [
-            data.load(
-                "hidden-polynomial", seed=seed, degree=self.degree, correlated=self.correlated, **options, **sizes
-            )
+            hidden_polynomial(seed=seed, degree=self.degree, correlated=self.correlated, **options, **sizes)
             for seed in seeds
         ]
 

@@ -11,9 +11,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Split
-from ntkscope.measures.folding import fold_profile
-from ntkscope.measures.matching import match_fraction
 from ntkscope_papers.balakrishnan_2023.orthants.data import distances_to, mirrored_points, radii_probed
+from ntkscope_papers.balakrishnan_2023.orthants.folding import fold_profile
+from ntkscope_papers.balakrishnan_2023.orthants.matching import match_fraction
 from ntkscope_papers.balakrishnan_2023.orthants.networks import logits
 
 Score = Callable[[Tensor], Tensor]  # inputs (n, d) to scores (n,); class 1 above 0

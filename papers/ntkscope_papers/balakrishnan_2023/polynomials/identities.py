@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope import data
-from ntkscope.data.hidden_polynomial import choose_roots, polynomial
-from ntkscope_papers.balakrishnan_2023.polynomials.data import BOUND
+from ntkscope_papers.balakrishnan_2023.polynomials.data import BOUND, choose_roots, hidden_polynomial, polynomial
 
 DIMENSION, ITEMS = 100, 10_000
 DEGREES = range(3, 21)
@@ -43,7 +41,7 @@ def identities_of(roots: str, seed: int) -> dict[str, Any]:
 
 def _scalars(seed: int) -> tuple[torch.Tensor, float]:
     """v of all items, and the number that inputs were multiplied by."""
-    split = data.load("hidden-polynomial", seed=seed, dimension=DIMENSION, dtype="float64")
+    split = hidden_polynomial(seed=seed, dimension=DIMENSION, dtype="float64")
     assert split.validation is not None
     v = torch.cat([part.extras["v"] for part in (split.train, split.validation, split.test)])
     return v, float(split.extras["scale"])
@@ -74,7 +72,7 @@ def _covariances(seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in ("isotropic", "correlated"):
         options: dict[str, Any] = {"train": DRAWS, "validation": 0, "test": 1, "dtype": "float64"}
-        split = data.load("hidden-polynomial", seed=seed, correlated=kind == "correlated", **options)
+        split = hidden_polynomial(seed=seed, correlated=kind == "correlated", **options)
         x = split.train.x / float(split.extras["scale"])
         found[f"variance of v, {kind}"] = round(float(x.sum(1).var()), 2)
         if kind == "correlated":

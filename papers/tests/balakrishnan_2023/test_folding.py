@@ -12,7 +12,7 @@ from torch import nn
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
 from ntkscope.data.orthant_shells import orthant_signs
-from ntkscope.measures.folding import fold_profile
+from ntkscope_papers.balakrishnan_2023.orthants.folding import fold_profile
 
 RADII = np.repeat(np.arange(5, 26) / 10, 40)  # those of Figure 2's probe
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from ntkscope.core import NtkscopeError, numpy_generator
 from ntkscope.kernels import kernel
-from ntkscope.measures import lazy
+from ntkscope_papers.wang_2023 import lazy
 from ntkscope_papers.wang_2023.two_layer import (
     Shape,
     conjugate_kernel,

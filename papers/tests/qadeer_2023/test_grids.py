@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from scipy.special import iv
 
 from contracts.dataset import DatasetContract, given
-from ntkscope.core import Split, UsageError
-from ntkscope.data import load
-from ntkscope.data.target_functions import trapezoid_weights
+from ntkscope.core import NumericalError, Split, UsageError
+from ntkscope_papers.qadeer_2023.grids import logistic_boundary, target_function, trapezoid_weights
 
 FUNCTIONS = {
     "f1": lambda x: np.exp(np.sin(2 * np.pi * x)),
@@ -23,6 +24,7 @@ class TestTargetFunction(DatasetContract):
     """The paper's setting (ledger conjugate-regression-setting): N = 200, M = 600 on [-1, 1]."""
 
     name = "target-function"
+    loader = staticmethod(target_function)
     random = False
     item_shape = (1,)
     sizes = given(train=201, test=601)
@@ -40,13 +42,13 @@ class TestTargetFunction(DatasetContract):
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_values(function: str) -> None:
-    split = load("target-function", function=function, dtype="float64")
+    split = target_function(function=function, dtype="float64")
     for part in (split.train, split.test):
         np.testing.assert_allclose(part.y.numpy(), FUNCTIONS[function](part.x[:, 0].numpy()), rtol=1e-14, atol=1e-14)
 
 
 def test_weights_integrate_linear_functions_exactly() -> None:
-    split = load("target-function", interval=(-3, 5), intervals=7, dtype="float64")
+    split = target_function(interval=(-3, 5), intervals=7, dtype="float64")
     for part in (split.train, split.test):
         x, weights = part.x[:, 0], part.extras["weights"]
         assert abs(float(weights.sum()) - 8) < 1e-13
@@ -65,18 +67,18 @@ def test_trapezoid_order() -> None:
     """Ledger conjugate-trapezoid-order: second order for exp(3x), spectral for the periodic exp(sin 2πx)."""
     errors = []
     for intervals in (50, 100, 200):
-        part = load("target-function", function="f2", intervals=intervals, dtype="float64").train
+        part = target_function(function="f2", intervals=intervals, dtype="float64").train
         exact = (np.exp(6) - np.exp(-6)) / 6
         errors.append(abs(float((part.extras["weights"] * part.y.square()).sum()) - exact))
     slopes = np.diff(np.log(errors)) / np.log(0.5)
     assert np.all((slopes > 1.9) & (slopes < 2.1))
-    part = load("target-function", function="f1", dtype="float64").train
+    part = target_function(function="f1", dtype="float64").train
     # ∫ exp(2 sin 2πx) over [-1, 1] is 2 I_0(2)
     assert abs(float((part.extras["weights"] * part.y.square()).sum()) - 2 * iv(0, 2)) < 1e-12
 
 
 def test_own_function() -> None:
-    split = load("target-function", function=torch.sin, intervals=4, refinement=1)
+    split = target_function(function=torch.sin, intervals=4, refinement=1)
     torch.testing.assert_close(split.train.y, split.train.x[:, 0].sin())
 
 
@@ -84,6 +86,7 @@ class TestF1(DatasetContract):
     """Ledger conjugate-logistic-grids: 96 and 506 points, class-1 shares 0.552 and 0.540, no point on the boundary."""
 
     name = "logistic-boundary"
+    loader = staticmethod(logistic_boundary)
     random = False
     item_shape = (2,)
     classes = 2
@@ -122,18 +125,23 @@ class TestF2(TestF1):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("make", "options", "message"),
     [
-        ("target-function", {"function": "f4"}, "function='f4'; expected one of 'f1', 'f2', 'f3' or a function"),
-        ("target-function", {"interval": (1.0, 1.0)}, "a < b"),
-        ("target-function", {"intervals": 0}, "intervals=0"),
-        ("target-function", {"function": lambda x: x[:3]}, "expected a value each"),
-        ("logistic-boundary", {"boundary": "F3"}, "boundary='F3'; expected one of 'F1', 'F2' or a function"),
-        ("logistic-boundary", {"boundary": lambda a, b: a + b}, "has no label"),
-        ("logistic-boundary", {"box": ((1.0, -1.0), (-1.0, 1.0))}, "a < b"),
-        ("logistic-boundary", {"intervals": (11, 0)}, r"intervals\[1\]=0"),
+        (target_function, {"function": "f4"}, "function='f4'; expected one of 'f1', 'f2', 'f3' or a function"),
+        (target_function, {"interval": (1.0, 1.0)}, "a < b"),
+        (target_function, {"intervals": 0}, "intervals=0"),
+        (target_function, {"function": lambda x: x[:3]}, "expected a value each"),
+        (logistic_boundary, {"boundary": "F3"}, "boundary='F3'; expected one of 'F1', 'F2' or a function"),
+        (logistic_boundary, {"boundary": lambda a, b: a + b}, "has no label"),
+        (logistic_boundary, {"box": ((1.0, -1.0), (-1.0, 1.0))}, "a < b"),
+        (logistic_boundary, {"intervals": (11, 0)}, r"intervals\[1\]=0"),
     ],
 )
-def test_bad_options(name: str, options: dict[str, object], message: str) -> None:
+def test_bad_options(make: Any, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        load(name, **options)
+        make(**options)
+
+
+def test_a_boundary_without_values_labels_nothing() -> None:
+    with pytest.raises(NumericalError, match="values of the boundary"):
+        logistic_boundary(boundary=lambda a, b: torch.sqrt(a - 0.05))

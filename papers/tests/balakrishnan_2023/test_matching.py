@@ -8,8 +8,8 @@ import torch
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
 from ntkscope.data import load
-from ntkscope.measures import matching
-from ntkscope.measures.matching import match_fraction, matches
+from ntkscope_papers.balakrishnan_2023.orthants import matching
+from ntkscope_papers.balakrishnan_2023.orthants.matching import match_fraction, matches
 
 
 def naive(train: np.ndarray, y: np.ndarray, test: np.ndarray, y_test: np.ndarray) -> list[float]:

@@ -27,10 +27,16 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
 from ntkscope.core.checked import Count, Numbers
 from ntkscope.linalg import matrix_correlation
-from ntkscope.measures import _free_products as free
-from ntkscope.measures import _gaussian_words as gaussian
-from ntkscope.measures._expected_kernel import expected_kernel
-from ntkscope.measures._free_products import DrawnMoments, Traces, drawn_moments, free_cumulants, free_moments
+from ntkscope_papers.beaglehole_2024 import free_products as free
+from ntkscope_papers.beaglehole_2024 import gaussian_words as gaussian
+from ntkscope_papers.beaglehole_2024.expected_kernel import expected_kernel
+from ntkscope_papers.beaglehole_2024.free_products import (
+    DrawnMoments,
+    Traces,
+    drawn_moments,
+    free_cumulants,
+    free_moments,
+)
 
 __all__ = [
     "DrawnMoments",

@@ -8,8 +8,7 @@ import torch
 
 from contracts.dataset import DatasetContract, given, parts_of
 from ntkscope.core import Split, UsageError
-from ntkscope.data import load
-from ntkscope.data.hidden_polynomial import choose_roots, polynomial
+from ntkscope_papers.balakrishnan_2023.polynomials.data import choose_roots, hidden_polynomial, polynomial
 
 SMALL = given(train=400, validation=50, test=50)
 
@@ -18,6 +17,7 @@ class TestHiddenPolynomial(DatasetContract):
     """The report's setting (ledger relu-poly-data): max |v| = 2, as many roots in [-2, 2] as the degree."""
 
     name = "hidden-polynomial"
+    loader = staticmethod(hidden_polynomial)
     item_shape = (100,)
     sizes = given(train=8000, validation=1000, test=1000)
 
@@ -42,6 +42,7 @@ class TestHiddenPolynomial(DatasetContract):
 
 class TestCorrelated(DatasetContract):
     name = "hidden-polynomial"
+    loader = staticmethod(hidden_polynomial)
     options = given(correlated=True, degree=11, noise=0.01, train=20_000, validation=10, test=10)
     item_shape = (100,)
 
@@ -61,6 +62,7 @@ class TestCorrelated(DatasetContract):
 
 class TestDirect(DatasetContract):
     name = "hidden-polynomial"
+    loader = staticmethod(hidden_polynomial)
     options = given(direct=True, degree=18, validation=0, train=500, test=100)
     item_shape = (1,)
 
@@ -74,7 +76,7 @@ class TestDirect(DatasetContract):
 
 @pytest.mark.parametrize("degree", range(1, 21))
 def test_exactly_degree_real_roots_in_the_range(degree: int) -> None:
-    split = load("hidden-polynomial", degree=degree, dtype="float64", **SMALL)
+    split = hidden_polynomial(degree=degree, dtype="float64", **SMALL)
     roots = split.extras["roots"].numpy()
     assert len(np.unique(roots)) == degree
     assert np.all(np.abs(roots) <= 2)
@@ -83,9 +85,7 @@ def test_exactly_degree_real_roots_in_the_range(degree: int) -> None:
 
 
 def test_random_roots_stay_inside_their_range() -> None:
-    roots = [
-        load("hidden-polynomial", roots="uniform", degree=9, root_range=(-1.5, 0.5), seed=s, **SMALL) for s in (0, 1)
-    ]
+    roots = [hidden_polynomial(roots="uniform", degree=9, root_range=(-1.5, 0.5), seed=s, **SMALL) for s in (0, 1)]
     first, second = (split.extras["roots"] for split in roots)
     for chosen in (first, second):
         assert float(chosen.min()) >= -1.5
@@ -118,7 +118,7 @@ def test_stratified_roots_have_a_cell_each_and_are_mirrored(degree: int) -> None
 def test_every_loaded_target_varies(degree: int) -> None:
     """Through the loader itself: distinct roots in range, p′(0) from the coefficients, variance of the targets."""
     for seed in range(100):
-        split = load("hidden-polynomial", degree=degree, roots="stratified", seed=seed, dtype="float64", dimension=2,
+        split = hidden_polynomial(degree=degree, roots="stratified", seed=seed, dtype="float64", dimension=2,
                      train=60, validation=0, test=1)  # fmt: skip
         roots = split.extras["roots"].numpy()
         assert len(np.unique(roots)) == degree
@@ -131,7 +131,7 @@ def test_every_loaded_target_varies(degree: int) -> None:
 
 def test_unit_targets_are_raw_ones_divided_by_their_deviation() -> None:
     options = {"degree": 9, "roots": "stratified", "dtype": "float64", "seed": 3, **SMALL}
-    raw, unit = (load("hidden-polynomial", target=target, **options) for target in ("raw", "unit"))
+    raw, unit = (hidden_polynomial(target=target, **options) for target in ("raw", "unit"))
     scale = raw.train.y.std(correction=0)
     for name, part in parts_of(unit).items():
         torch.testing.assert_close(part.y * scale, parts_of(raw)[name].y, rtol=1e-12, atol=1e-12)
@@ -139,16 +139,14 @@ def test_unit_targets_are_raw_ones_divided_by_their_deviation() -> None:
     assert float(unit.train.y.std(correction=0)) == pytest.approx(1, abs=1e-12)
     assert float(unit.extras["target_scale"]) == pytest.approx(float(scale), rel=1e-6)
     assert "target_scale" not in raw.extras
-    noisy = load("hidden-polynomial", target="unit", noise=0.5, **options)
+    noisy = hidden_polynomial(target="unit", noise=0.5, **options)
     assert torch.equal(noisy.train.extras["clean_y"], unit.train.y)  # noise is in the units of the targets
     assert 0.4 < float((noisy.train.y - unit.train.y).std()) < 0.6
 
 
 def test_given_roots_direction_and_leading_coefficient() -> None:
     direction = [1.0, -2.0, 0.5]
-    split = load(
-        "hidden-polynomial", degree=2, roots=[0.5, -1.0], dimension=3, direction=direction, leading=3.0, **SMALL
-    )
+    split = hidden_polynomial(degree=2, roots=[0.5, -1.0], dimension=3, direction=direction, leading=3.0, **SMALL)
     v = split.test.x @ torch.tensor(direction)
     torch.testing.assert_close(split.test.y, 3 * (v + 1) * (v - 0.5), atol=1e-5, rtol=1e-5)
 
@@ -157,7 +155,7 @@ def test_linear_share_falls_with_the_degree() -> None:
     """Ledger relu-poly-even-optimum: best linear fit explains 96 % at degree 3, 29 % at 5, ~0 % at even ones."""
     share = {}
     for degree in (3, 4, 5, 6):
-        split = load("hidden-polynomial", degree=degree, dtype="float64")
+        split = hidden_polynomial(degree=degree, dtype="float64")
         v, y = split.train.extras["v"].numpy(), split.train.y.numpy()
         share[degree] = np.corrcoef(v, y)[0, 1] ** 2
     assert 0.93 < share[3] < 0.98
@@ -185,4 +183,4 @@ def test_linear_share_falls_with_the_degree() -> None:
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        load("hidden-polynomial", **{**SMALL, **options})
+        hidden_polynomial(**{**SMALL, **options})

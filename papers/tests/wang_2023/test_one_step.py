@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
+from ntkscope_papers.wang_2023.one_step import OneStepSetting, one_step_spike, one_step_threshold
 
 SLOPE = 0.8  # of σ(z) = 0.8 z, whose gradient has rank one exactly
 SIZES = (800, 600, 400)  # n, h, d

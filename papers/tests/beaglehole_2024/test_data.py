@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import cos, pi
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,7 @@ from torch import Tensor
 
 from contracts.dataset import DatasetContract, given
 from ntkscope.core import Split, UsageError
-from ntkscope.data import load
-from ntkscope.data.alignment_reversing import reverse
+from ntkscope_papers.beaglehole_2024.data import alignment_reversing, chain_monomial, high_rank_polynomial, reverse
 
 
 def chain(x: Tensor, rank: int) -> Tensor:
@@ -23,6 +23,7 @@ class TestChainMonomial(DatasetContract):
     """Figure 2's setting (ledger nfa-chain-monomial, nfa-fig2-setting)."""
 
     name = "chain-monomial"
+    loader = staticmethod(chain_monomial)
     item_shape = (32,)
     sizes = given(train=256, test=1024)
 
@@ -42,9 +43,7 @@ class TestChainMonomial(DatasetContract):
 @pytest.mark.parametrize("rank", [2, 3, 4, 5, 8, 12])
 def test_chain_spectrum_and_variance(rank: int) -> None:
     """Eigenvalues 4 cos²(2πm/r); rank r - 2 for multiples of 4 (erratum of nfa-egop-chain); variance r, 4 for r = 2."""
-    split = load(
-        "chain-monomial", rank=rank, dimension=rank + 3, train=200_000, test=1, unit_labels=False, dtype="float64"
-    )
+    split = chain_monomial(rank=rank, dimension=rank + 3, train=200_000, test=1, unit_labels=False, dtype="float64")
     values = torch.linalg.eigvalsh(split.extras["egop"])
     expected = sorted([4 * cos(2 * pi * m / rank) ** 2 for m in range(rank)] + [0.0] * 3)
     if rank > 2:
@@ -55,17 +54,17 @@ def test_chain_spectrum_and_variance(rank: int) -> None:
 
 
 def test_gradients_average_to_the_egop() -> None:
-    split = load("chain-monomial", decay=1.0, train=100_000, test=1, dtype="float64")
+    split = chain_monomial(decay=1.0, train=100_000, test=1, dtype="float64")
     x, form = split.train.x, split.extras["form"]
     gradients = 2 * x @ form / split.extras["label_scale"]
     torch.testing.assert_close(gradients.T @ gradients / len(x), split.extras["egop"], atol=0.02, rtol=0.05)
 
 
 @pytest.mark.parametrize("decay", [0, 1, 2.0, float("inf")])
-@pytest.mark.parametrize("name", ["chain-monomial", "high-rank-polynomial"])
-def test_spectral_decay(name: str, decay: float) -> None:
+@pytest.mark.parametrize("make", [chain_monomial, high_rank_polynomial])
+def test_spectral_decay(make: Any, decay: float) -> None:
     """Ledger nfa-appC-spectrum: λ_k = 1 / (1 + k^α), k from 1, in a random basis; α = 0 gives I/2, ∞ rank one."""
-    split = load(name, dimension=16, decay=decay, train=50_000, test=10, dtype="float64")
+    split = make(dimension=16, decay=decay, train=50_000, test=10, dtype="float64")
     expected = np.array([1 / (1 + float(k) ** decay) for k in range(1, 17)])
     values = torch.linalg.eigvalsh(split.extras["covariance"]).numpy()[::-1]
     np.testing.assert_allclose(values, expected, atol=1e-12)
@@ -79,6 +78,7 @@ def test_spectral_decay(name: str, decay: float) -> None:
 
 class TestDecayingChain(DatasetContract):
     name = "chain-monomial"
+    loader = staticmethod(chain_monomial)
     options = given(decay=2, train=384, test=64)
     item_shape = (32,)
 
@@ -87,6 +87,7 @@ class TestHighRank(DatasetContract):
     """Figure 6's setting (ledger nfa-fig6-setting)."""
 
     name = "high-rank-polynomial"
+    loader = staticmethod(high_rank_polynomial)
     item_shape = (128,)
     sizes = given(train=128, test=1024)
 
@@ -112,6 +113,7 @@ def derivative_correlation(split: Split, width: int, seed: int) -> float:
 
 class TestAlignmentReversing(DatasetContract):
     name = "alignment-reversing"
+    loader = staticmethod(alignment_reversing)
     options = given(n=96, dimension=96, balance=0.25)
     item_shape = (96,)
     sizes = given(train=96, test=96)
@@ -150,12 +152,13 @@ class TestAlignmentReversing(DatasetContract):
 
 class TestAlignmentReversingSubsample(DatasetContract):
     name = "alignment-reversing"
+    loader = staticmethod(alignment_reversing)
     options = given(n=64, dimension=48, balance=0.5, reading="subsample", unit_norm=False)
     item_shape = (48,)
 
 
 def test_tall_data_inverts_everything() -> None:
-    split = load("alignment-reversing", n=200, dimension=20, balance=0.5, unit_norm=False, dtype="float64")
+    split = alignment_reversing(n=200, dimension=20, balance=0.5, unit_norm=False, dtype="float64")
     x1, x2 = split.extras["x1"], split.extras["x2"]
     inverse = torch.linalg.inv(x1.T @ x1)
     torch.testing.assert_close(x2.T @ x2, inverse @ inverse, rtol=1e-7, atol=1e-12)
@@ -173,35 +176,33 @@ def test_too_few_rows_give_the_best_approximation() -> None:
 
 
 def test_balance_one_is_the_first_half_alone() -> None:
-    split = load("alignment-reversing", n=32, dimension=32, balance=1)
+    split = alignment_reversing(n=32, dimension=32, balance=1)
     assert len(split.extras["x2"]) == 0
     assert bool(split.train.extras["first"].all())
 
 
 def test_first_half_has_the_spiked_covariance() -> None:
-    split = load(
-        "alignment-reversing", n=20_000, dimension=6, balance=1, unit_norm=False, input_noise=0, dtype="float64"
-    )
+    split = alignment_reversing(n=20_000, dimension=6, balance=1, unit_norm=False, input_noise=0, dtype="float64")
     sample = split.train.x.T @ split.train.x / 20_000
     expected = torch.ones(6, 6, dtype=torch.float64) + 0.5 * torch.eye(6, dtype=torch.float64)
     assert float((sample - expected).abs().max()) < 6 * 1.5 * (2 / 20_000) ** 0.5
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("make", "options", "message"),
     [
-        ("chain-monomial", {"rank": 1}, "rank=1"),
-        ("chain-monomial", {"rank": 9, "dimension": 8}, "dimension=8"),
-        ("chain-monomial", {"decay": -1}, "decay=-1"),
-        ("chain-monomial", {"train": 1}, "train=1"),
-        ("high-rank-polynomial", {"dimension": 0}, "dimension=0"),
-        ("alignment-reversing", {"balance": 0}, "balance=0; expected a finite number ≤ 1 and > 0"),
-        ("alignment-reversing", {"balance": 1.5}, "balance=1.5"),
-        ("alignment-reversing", {"ridge": 0.0}, "ridge=0.0"),
-        ("alignment-reversing", {"reading": "literal"}, "expected one of 'support', 'subsample'"),
-        ("alignment-reversing", {"reading": "subsample", "n": 8, "dimension": 9}, "raise n"),
+        (chain_monomial, {"rank": 1}, "rank=1"),
+        (chain_monomial, {"rank": 9, "dimension": 8}, "dimension=8"),
+        (chain_monomial, {"decay": -1}, "decay=-1"),
+        (chain_monomial, {"train": 1}, "train=1"),
+        (high_rank_polynomial, {"dimension": 0}, "dimension=0"),
+        (alignment_reversing, {"balance": 0}, "balance=0; expected a finite number ≤ 1 and > 0"),
+        (alignment_reversing, {"balance": 1.5}, "balance=1.5"),
+        (alignment_reversing, {"ridge": 0.0}, "ridge=0.0"),
+        (alignment_reversing, {"reading": "literal"}, "expected one of 'support', 'subsample'"),
+        (alignment_reversing, {"reading": "subsample", "n": 8, "dimension": 9}, "raise n"),
     ],
 )
-def test_bad_options(name: str, options: dict[str, object], message: str) -> None:
+def test_bad_options(make: Any, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        load(name, **options)
+        make(**options)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ntkscope as ns
 from ntkscope.core import UsageError
-from ntkscope.measures.logistic_bounds import (
+from ntkscope_papers.qadeer_2023.grids import logistic_boundary, target_function
+from ntkscope_papers.qadeer_2023.logistic_bounds import (
     corner_lipschitz,
     corner_maximum,
     labels_match,
@@ -19,7 +19,7 @@ from ntkscope.measures.logistic_bounds import (
     signed_scores,
     summed_cross_entropy,
 )
-from ntkscope.measures.regression_bounds import (
+from ntkscope_papers.qadeer_2023.regression_bounds import (
     lipschitz_constant,
     monotone_between,
     regression_bounds,
@@ -31,7 +31,7 @@ TAUS = st.sampled_from([2, 3, 5])
 
 def test_the_norm_is_that_of_the_trapezoid_weights() -> None:
     """Ledger conjugate-weighted-norms: both forms of Eq. 32."""
-    split = ns.data.load("target-function", function="f1", dtype="float64")
+    split = target_function(function="f1", dtype="float64")
     for part in (split.train, split.test):
         weights = part.extras["weights"].numpy()
         g = np.random.default_rng(0).normal(size=len(weights))
@@ -149,7 +149,7 @@ def test_lemma_5_2_needs_it_too() -> None:
 @pytest.mark.parametrize("boundary", ["F1", "F2"])
 def test_the_examples_match(boundary: str) -> None:
     """Ledger conjugate-matching-property and conjugate-logistic-grids."""
-    split = ns.data.load("logistic-boundary", boundary=boundary)
+    split = logistic_boundary(boundary=boundary)
     labels = split.test.y.reshape(23, 22).numpy()
     assert labels_match(labels, (2, 3))
     found = logistic_bounds(labels - 0.5, 2 * labels - 1.0, labels, refinement=(2, 3))

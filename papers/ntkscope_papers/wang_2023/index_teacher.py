@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from ntkscope.core import Part, Split, UsageError, generator
 from ntkscope.core.arguments import Real, as_dtype, whole
-from ntkscope.core.checked import Count, NonNegative
-from ntkscope.data.registry import DATASETS
+from ntkscope.core.checked import Count, NonNegative, checked
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": functional.softplus,
@@ -50,10 +49,9 @@ def orthonormal_directions(count: int, dimension: int, seed: int) -> Float[Tenso
     return (q * r.diagonal().sign()).T.contiguous()
 
 
-@DATASETS.register("index-teacher")
+@checked
 def index_teacher(
     *,
-    root: str | None = None,
     seed: int = 0,
     dimension: Count = 1000,
     directions: Count = 1,
