@@ -124,7 +124,7 @@ class Averages(Experiment):
         """tr[R^p] over networks with d = k, and with d = k/2, against their limits and the exact means at these sizes."""
         found: dict[str, Any] = {"draws": self.networks, "width": self.width}
         for name, d in (("d = k", self.width), ("d = k/2", self.width // 2)):
-            drawn = early.drawn_moments(d, self.width, draws=self.networks, seed=run.seed)
+            drawn = free.drawn_moments(d, self.width, draws=self.networks, seed=run.seed)
             limit, exact = free.free_moments(d, self.width), gaussian.mean_moments(d, self.width)
             errors = [max(error, 1e-12) for error in drawn.errors]
             found[name] = {

@@ -24,7 +24,6 @@ import numpy as np
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import Matrix, finite
-from ntkscope.core.checked import Numbers, Positive
 
 Refinement = tuple[int, int]
 
@@ -43,7 +42,7 @@ def signed_scores(scores: Any, labels: Any) -> Matrix:
     return (1 - 2 * eta) * psi
 
 
-def summed_cross_entropy(signed: Numbers) -> float:
+def summed_cross_entropy(signed: Any) -> float:
     """`Σ ln(1 + exp ψ̂)` over the nodes. Eq. 57, 58.
 
     >>> round(summed_cross_entropy([[0.0, 0.0]]), 6)  # 2 ln 2
@@ -80,7 +79,7 @@ def labels_match(labels: Any, refinement: Refinement) -> bool:
     return bool(matched.all())
 
 
-def corner_lipschitz(scores: Any, refinement: Refinement, lengths: tuple[Positive, Positive] = (2.0, 2.0)) -> float:
+def corner_lipschitz(scores: Any, refinement: Refinement, lengths: tuple[float, float] = (2.0, 2.0)) -> float:
     """The largest difference quotient between a test node and a corner of its training cell: the L that Lemma 5.2 uses.
 
     >>> corner_lipschitz([[0.0, 1.0], [0.0, 1.0]], (1, 1), (2.0, 2.0))
@@ -143,7 +142,7 @@ def logistic_bounds(
     labels: Any,
     *,
     refinement: Refinement,
-    lengths: tuple[Positive, Positive] = (2.0, 2.0),
+    lengths: tuple[float, float] = (2.0, 2.0),
     lipschitz: tuple[float, float] | None = None,
 ) -> LogisticBounds:
     """Losses, flags and constants of Theorems 5.1 and 5.2 from scores (M₁+1, M₂+1) and labels at the test nodes; O(n τ₁τ₂).

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import Vector, finite, vector
-from ntkscope.core.checked import Numbers, Positive
 from ntkscope.infinite.rules.hermite import Activation, Scheme
 from ntkscope.surrogates import KernelRidge
 
@@ -35,14 +34,14 @@ REACH, POINTS = 20.0, 40_001  # where the largest slope is looked for
 JUMP = 1.5  # how much steeper a difference quotient of σ' may be than σ'' says before it counts as a jump
 
 
-def lazy_prediction(K: Numbers, K_test: Numbers, y: Numbers, start: Numbers, start_test: Numbers) -> np.ndarray:
+def lazy_prediction(K: Any, K_test: Any, y: Any, start: Any, start_test: Any) -> np.ndarray:
     """`f̂(x) = f₀(x) + K(x, X) K(X, X)⁻¹ (y - f₀(X))`: the linearised network, interpolating at least distance; O(n³). Eq. 78.
 
     `K` (n, n) and `K_test` (m, n) are the tangent kernel at the start; `start`, `start_test` the network's outputs there, (n,)
     and (m,), or with one column per output like y. Solved by `KernelRidge` without a ridge; a singular kernel gets the
     jitter it needs, with a warning.
 
-    >>> lazy_prediction([[2.0]], [[1.0], [2.0]], [5.0], [1.0], [0.0, 1.0]).round(9).tolist()
+    >>> lazy_prediction(np.array([[2.0]]), np.array([[1.0], [2.0]]), [5.0], [1.0], [0.0, 1.0]).round(9).tolist()
     [2.0, 5.0]
     """
     targets, before, after = (
@@ -88,7 +87,7 @@ def slope_moments(activation: Function) -> SlopeMoments:
         return SlopeMoments(float(scheme.moment(one, True)), (zeroth, first, second))
 
 
-def least_eigenvalue_bound(activation: Function, *, variance: Positive = 1.0) -> float:
+def least_eigenvalue_bound(activation: Function, *, variance: float = 1.0) -> float:
     """`E[v²] (a_σ - η₀² - η₁² - η₂²)`, below λ_min of the initial first-layer NTK in the limit. Eq. 83.
 
     `variance` is E[v²] of the second layer; Eq. 83 is printed for 1.
@@ -100,7 +99,7 @@ def least_eigenvalue_bound(activation: Function, *, variance: Positive = 1.0) ->
     return variance * (found.second - sum(eta**2 for eta in found.coefficients))
 
 
-def least_eigenvalue_limit(activation: Function, ratio: Positive, *, variance: Positive = 1.0) -> float:
+def least_eigenvalue_limit(activation: Function, ratio: float, *, variance: float = 1.0) -> float:
     """What λ_min of the initial first-layer NTK tends to when n, d and h grow alike, with n/d = `ratio`.
 
     `K = XᵀX/d ⊙ E[σ'σ'](XᵀX/d) = Σ_k η_k² (XᵀX/d)^{⊙(k+1)}`: off the diagonal the terms from k = 1 on have entries of order
@@ -176,7 +175,7 @@ def alpha_of(least: float) -> float:
     return math.sqrt(least) / 2
 
 
-def largest_rate(alpha: Positive, items: Positive, ratio: Positive, lipschitz: Positive) -> float:
+def largest_rate(alpha: float, items: int, ratio: float, lipschitz: float) -> float:
     """`η < min(α² n / 2, n / (4 λ_σ² (1 + √γ₁)²))`, γ₁ = n/d: the steps for which Theorem 4.2 holds. Printed with `λ_α`.
 
     >>> largest_rate(1.0, 8, 1.0, 1.0)
@@ -202,7 +201,7 @@ class GlobalConvergence:
 
 
 def global_convergence(
-    residuals: Numbers, distances: Numbers, moves: Numbers, *, alpha: Positive, lr: Positive, items: Positive
+    residuals: Any, distances: Any, moves: Any, *, alpha: float, lr: float, items: int
 ) -> GlobalConvergence:
     """Theorem 4.2 on T steps: `ℓ_t ≤ (1 - ηα²/2n)^t ℓ₀`, `α/4 ‖W_t - W₀‖ + ℓ_t ≤ ℓ₀`, `Σ‖W_{t+1} - W_t‖ ≤ 4ℓ₀/α`; O(T).
 

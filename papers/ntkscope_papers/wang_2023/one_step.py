@@ -23,7 +23,6 @@ import math
 from dataclasses import dataclass
 
 from ntkscope.core import UsageError
-from ntkscope.core.checked import Count, NonNegative, Positive
 from ntkscope.linalg import spiked_value
 
 
@@ -35,14 +34,14 @@ class OneStepSetting:
     where the network's own output is part of the residual (ρ for a normalised σ), 0 where it is not.
     """
 
-    items: Count
-    width: Count
-    dimension: Count
-    slope: Positive
+    items: int
+    width: int
+    dimension: int
+    slope: float
     linear: float
-    second: Positive
-    readout: Positive = 1.0
-    start: NonNegative = 0.0
+    second: float
+    readout: float = 1.0
+    start: float = 0.0
 
     def __post_init__(self) -> None:
         if self.linear**2 > self.second:
@@ -93,7 +92,7 @@ def one_step_threshold(setting: OneStepSetting, *, naive: bool = False) -> float
     return push / setting.push(1.0)
 
 
-def one_step_spike(lr: NonNegative, setting: OneStepSetting, *, naive: bool = False) -> OneStepSpike:
+def one_step_spike(lr: float, setting: OneStepSetting, *, naive: bool = False) -> OneStepSpike:
     """λ₁ and the alignment of its vector with β after one step of size `lr`; `naive` takes f₀ as independent of W₀.
 
     `t = θ²/d`: λ₁ = (t + 1)(t + h/d)/t beyond `t² = h/d`; |⟨u₁, ŝ⟩|² = 1 - (h/d)/t²; and ŝ·β = kc/√(1 + t).

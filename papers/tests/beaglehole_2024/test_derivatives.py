@@ -17,6 +17,7 @@ from ntkscope.core import NtkscopeError, generator
 from ntkscope_papers.beaglehole_2024 import derivatives as early
 from ntkscope_papers.beaglehole_2024 import free_products as free
 from ntkscope_papers.beaglehole_2024 import gaussian_words as gaussian
+from ntkscope_papers.beaglehole_2024.expected_kernel import expected_kernel
 from ntkscope_papers.beaglehole_2024.matrices import layer_view
 from oracles import free_words
 
@@ -201,7 +202,7 @@ def test_equation_22_as_printed_is_the_same_number() -> None:
 
 def test_equation_6_is_equation_20_at_the_identity() -> None:
     X, y = torch.linalg.qr(normal(6, 4, seed=3))[0], normal(6, seed=3, name="y")
-    r = early.free_moments(4, 4)
+    r = free.free_moments(4, 4)
     assert early.isotropic_numerator(X, y, r) == pytest.approx(
         early.quadratic_prediction(X, y, moments=r).traces.numerator, rel=1e-10
     )
@@ -214,7 +215,7 @@ def test_the_prediction_is_that_of_large_networks() -> None:
     X = normal(300, 300, seed=4) * torch.linspace(0.2, 2.0, 300, dtype=torch.float64)
     y = 1 + 0.3 * normal(300, seed=4, name="y")
     observed = [early.quadratic_traces(X, y, *free.draw_network(300, 300, s)).correlation for s in range(4)]
-    predicted = early.quadratic_prediction(X, y, moments=early.drawn_moments(300, 300, draws=4))
+    predicted = early.quadratic_prediction(X, y, moments=free.drawn_moments(300, 300, draws=4))
     mean = sum(observed) / 4
     gap, printed = abs(predicted.correlation - mean), abs(predicted.printed_correlation - mean)
     assert gap < 0.015
@@ -223,8 +224,8 @@ def test_the_prediction_is_that_of_large_networks() -> None:
 
 
 def test_moments_of_r() -> None:
-    assert early.free_moments(1024, 1024) == (1.0, 4.0, 25.0, 202.0)
-    drawn = early.drawn_moments(5, 7, draws=1500, seed=1)
+    assert free.free_moments(1024, 1024) == (1.0, 4.0, 25.0, 202.0)
+    drawn = free.drawn_moments(5, 7, draws=1500, seed=1)
     exact = (1.0, 3 * (5 + 2) / 7 + 1 - 1 / 7)  # of E[tr R] and E[tr R²] at any size
     for value, error, wanted in zip(drawn.values, drawn.errors, exact):
         assert abs(value - wanted) <= 4 * error
@@ -291,7 +292,7 @@ def test_means_by_enumeration(k: int, seed: int) -> None:
 
 def test_freeness_is_the_limit_of_the_exact_means() -> None:
     for d, error in ((100, 0.3), (10_000, 3e-3), (10**6, 3e-5)):
-        exact, limit = gaussian.mean_moments(d, 2 * d), early.free_moments(d, 2 * d)
+        exact, limit = gaussian.mean_moments(d, 2 * d), free.free_moments(d, 2 * d)
         assert max(abs(a / b - 1) for a, b in zip(exact, limit)) < error
     X, y = normal(40, 30, seed=33), normal(40, seed=33, name="y")
     found = [call(X, y, width=30).correlation for call in (early.expected_traces, early.quadratic_prediction)]
@@ -307,7 +308,7 @@ def test_the_mean_kernel_of_one_hidden_layer_is_exact_at_any_width(activation: s
     b = normal(draws, k, 1, seed=11) / math.sqrt(k) * slope
     kernels = b.mT @ b
     error = kernels.std(0) / math.sqrt(draws)
-    assert bool(((kernels.mean(0) - early.expected_kernel(X, activation=activation)).abs() <= 4.5 * error).all())
+    assert bool(((kernels.mean(0) - expected_kernel(X, activation=activation)).abs() <= 4.5 * error).all())
 
 
 @pytest.mark.parametrize("width", [2, 5])
@@ -321,10 +322,10 @@ def test_the_mean_kernel_of_two_quadratic_layers_at_finite_width(width: int) -> 
     kernels = b.mT @ b
     error = kernels.std(0) / math.sqrt(draws)
     options: dict[str, Any] = {"activation": "quadratic", "depth": 2, "scales": s}
-    exact = early.expected_kernel(X, width=width, **options)
+    exact = expected_kernel(X, width=width, **options)
     assert bool(((kernels.mean(0) - exact).abs() <= 4.5 * error).all())
-    assert close(early.expected_kernel(X, width=10**9, **options), early.expected_kernel(X, **options), 1e-6)
-    assert not close(exact, early.expected_kernel(X, **options), 0.2)
+    assert close(expected_kernel(X, width=10**9, **options), expected_kernel(X, **options), 1e-6)
+    assert not close(exact, expected_kernel(X, **options), 0.2)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -332,10 +333,10 @@ def test_the_mean_kernel_with_depth_is_that_of_wide_networks(layer: int) -> None
     x, k = normal(5, 3, seed=16), 600
     model = network(2, k, 3, 1, "relu", 17)
     b = layer_view(model, model[1 + 2 * layer], x).tangents[:, 0]
-    limit = early.expected_kernel(x, activation="relu", depth=2, layer=layer)
+    limit = expected_kernel(x, activation="relu", depth=2, layer=layer)
     assert float((b @ b.T - limit).norm() / limit.norm()) < 0.3  # a few √(5 / k)
     whole = ns.infinite.Relu()
-    assert close(early.expected_kernel(x, activation=whole, depth=2, layer=layer), limit, 1e-14)
+    assert close(expected_kernel(x, activation=whole, depth=2, layer=layer), limit, 1e-14)
 
 
 def test_a_projector_is_perfectly_aligned_and_others_are_not() -> None:
@@ -348,7 +349,7 @@ def test_a_projector_is_perfectly_aligned_and_others_are_not() -> None:
 
 def test_first_order_is_the_mean_kernel_in_equation_4() -> None:
     X, y = normal(6, 4, seed=21), normal(6, seed=21, name="y")
-    kernel = early.expected_kernel(X, activation="relu", depth=2)
+    kernel = expected_kernel(X, activation="relu", depth=2)
     expected = early.derivatives_from_kernel(X, kernel, y).correlation
     assert early.first_order_prediction(X, y, activation="relu", depth=2).correlation == expected
     # One quadratic layer: the mean term of Eq. 5 has E[𝒦²] as well, which differs from E[𝒦]² by 1/k.
@@ -380,13 +381,13 @@ def good() -> tuple[Tensor, Tensor]:
         (lambda X, y: early.weight_velocity(X, normal(5, 2, 2, seed=1), y), "axes"),
         (lambda X, y: early.weight_velocity(X, normal(4, 2, seed=1), y), "expected \\(n, in\\)"),
         (lambda X, y: early.feature_derivatives(X, normal(5, 2, seed=1), 0 * y), "do not move"),
-        (lambda X, y: early.expected_kernel(X, activation="sigmoid"), "sigmoid"),
-        (lambda X, y: early.expected_kernel(X, activation="relu", depth=2, width=9), "leave width out"),
-        (lambda X, y: early.expected_kernel(X, activation="relu", depth=2, layer=2), "layer 2"),
-        (lambda X, y: early.expected_kernel(X, activation="relu", scales=[1.0]), "scales"),
+        (lambda X, y: expected_kernel(X, activation="sigmoid"), "sigmoid"),
+        (lambda X, y: expected_kernel(X, activation="relu", depth=2, width=9), "leave width out"),
+        (lambda X, y: expected_kernel(X, activation="relu", depth=2, layer=2), "layer 2"),
+        (lambda X, y: expected_kernel(X, activation="relu", scales=[1.0]), "scales"),
         (lambda X, y: early.quadratic_kernel(X, torch.eye(2), torch.ones(2)), "hidden units by inputs"),
-        (lambda X, y: early.drawn_moments(3, 3, draws=1), "at least 2"),
-        (lambda X, y: early.free_cumulants(-1.0), "positive"),
+        (lambda X, y: free.drawn_moments(3, 3, draws=1), "at least 2"),
+        (lambda X, y: free.free_cumulants(-1.0), "positive"),
     ],
 )
 def test_wrong_use_is_refused(call: Any, words: str) -> None:
