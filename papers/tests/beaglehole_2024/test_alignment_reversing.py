@@ -12,6 +12,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.alignment_reversing import FIRST, AlignmentReversing, comparison, drop
+from ntkscope_papers.beaglehole_2024.free_products import drawn_moments
 from ntkscope_papers.framework import Run
 
 READINGS = readings("alignment-reversing", "nfa-")
@@ -29,7 +30,7 @@ def test_one_balance_is_what_the_measures_say() -> None:
     found = config.one_balance(run, FIRST, 0.5, 1)
     assert len(found["observed"]) == 3
     assert all(0 < value <= 1 for value in found["observed"])
-    drawn = free.drawn_moments(32, 32, draws=3, seed=0).values
+    drawn = drawn_moments(32, 32, draws=3, seed=0).values
     assert run.data[1] == pytest.approx(drawn, rel=1e-10)
     assert 0 < found["predicted"] <= 1
 
