@@ -28,9 +28,10 @@ from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope import infinite
 from ntkscope.core import generator
 from ntkscope.core.script import run_script
-from ntkscope.infinite import Conv, Dense, GlobalAvgPool, LeakyRelu, Relu, Serial, cyclic, serial
+from ntkscope.infinite import Conv, Dense, GlobalAvgPool, LeakyRelu, Relu, cyclic, serial
 from ntkscope.infinite.layer import Shape
 from ntkscope.infinite.pairs import Network
+from ntkscope.infinite.rules import Serial
 
 PUBLISHED, TARGET, ERROR = 2.70, 0.15, 1e-4  # ms an entry on a V100, ms an entry, relative
 CONVOLUTIONS, SIDE = 20, 32

@@ -58,14 +58,14 @@ ARCHITECTURES: dict[str, Spec] = {
 }
 
 
-def ours(spec: Spec) -> infinite.Layer:
+def ours(spec: Spec) -> infinite.layer.Layer:
     """The network in our vocabulary."""
-    layers: list[infinite.Layer] = []
+    layers: list[infinite.layer.Layer] = []
     for kind, options in spec:
         if kind == "Residual":
             layers.append(infinite.Residual(ours(options["branch"])))
         else:
-            layers.append(infinite.LAYERS[kind](**options))
+            layers.append(infinite.registry.LAYERS[kind](**options))
     return infinite.serial(*layers)
 
 
@@ -135,7 +135,7 @@ def run(quick: bool = False) -> Outcome:
             theirs = torch.from_numpy(np.load(folder / "K.npy"))
             net = ours(spec)
 
-            def kernel(net: infinite.Layer = net, x: Tensor = x) -> Tensor:
+            def kernel(net: infinite.layer.Layer = net, x: Tensor = x) -> Tensor:
                 return infinite.kernel(net, x, dtype=torch.float32).dense()
 
             error = relative_error(kernel(), theirs)

@@ -21,7 +21,8 @@ from torch.nn.utils import parametrizations
 
 from ntkscope import infinite
 from ntkscope.core import NtkscopeError, Part
-from ntkscope.infinite import Activation, Concat, Dense, Erf, Gelu, LayerNorm, Relu, serial
+from ntkscope.infinite import Activation, Dense, Erf, Gelu, LayerNorm, Relu, serial
+from ntkscope.infinite.rules import Concat
 from ntkscope.training import fit, fit_ensemble
 
 BEFORE = "42e606a"
@@ -128,7 +129,7 @@ def side_by_side(width: int) -> nn.Module:
     return infinite.finite(_concat(), (4,), width, outputs=64, seed=torch.initial_seed())
 
 
-def _concat() -> infinite.Layer:
+def _concat() -> infinite.layer.Layer:
     return serial(Dense(), Concat((Dense(5.0), Dense(0.1))), Erf(), Dense())
 
 
@@ -149,7 +150,7 @@ def by_mpmath(q: float) -> tuple[float, float]:
     return value, 1e-8 * value
 
 
-def duplicates(kind: infinite.Nonlinearity) -> tuple[float, float]:
+def duplicates(kind: infinite.layer.Nonlinearity) -> tuple[float, float]:
     """The same input in two rows has the entry of one row, here in 50 digits."""
     with mpmath.workdps(50):
         q = mpmath.mpf(float(vectors(1e8)[1].square().mean()))

@@ -81,7 +81,7 @@ ROOMS: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], set[Any]]]] = {
     "data": (lambda: ns.data.DATASETS, lambda: names(DatasetContract)),
     "models": (lambda: ns.models.MODELS, lambda: names(ModelContract)),
     "kernels": (lambda: ns.KERNELS, lambda: names(KernelContract)),
-    "infinite.rules": (lambda: ns.infinite.LAYERS.values(), layers),
+    "infinite.rules": (lambda: ns.infinite.registry.LAYERS.values(), layers),
     "surrogates": (
         lambda: [*ns.surrogates.SURROGATES.values(), *ns.surrogates.INPUT_SURROGATES.values()],
         lambda: {type(suite().make()) for suite in suites(SurrogateContract) | suites(InputSurrogateContract)},

@@ -51,7 +51,7 @@ def entries(room: str) -> list[Any]:
         "data": lambda: list(ntkscope.data.DATASETS.values()),
         "models": lambda: list(ntkscope.models.MODELS.values()),
         "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
-        "infinite.rules": lambda: list(ntkscope.infinite.LAYERS.values()),
+        "infinite.rules": lambda: list(ntkscope.infinite.registry.LAYERS.values()),
         "surrogates": lambda: [
             *ntkscope.surrogates.SURROGATES.values(),
             *ntkscope.surrogates.INPUT_SURROGATES.values(),

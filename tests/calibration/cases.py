@@ -99,7 +99,7 @@ def within(truth: float, ends: tuple[float, float]) -> bool:
 # -- two samples ------------------------------------------------------------------------------------------------------------
 
 
-def shifted(random: Random, seed: int, by: float, **options: Any) -> ns.explain.Shift:
+def shifted(random: Random, seed: int, by: float, **options: Any) -> ns.explain.two_sample.shift.Shift:
     a, b = random.normal(size=(60, 10)), random.normal(size=(60, 10))
     b[:, 0] += by
     return ns.explain.shift(None, a, b, permutations=99, seed=seed, **options)

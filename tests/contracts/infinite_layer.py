@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import infinite
-from ntkscope.infinite import Layer
+from ntkscope.infinite.layer import Layer
 
 STANDARD_ERRORS = 4.0
 FINITE_WIDTH = 3.0  # the mean itself is off by a few 1/width of the largest entry
@@ -76,7 +76,7 @@ class LayerContract(ABC):
         return torch.randn(self.items, *self.shape, generator=draw, dtype=torch.float64)
 
     def test_they_are_registered_and_in_the_network(self) -> None:
-        assert set(self.kinds) <= set(infinite.LAYERS.values())
+        assert set(self.kinds) <= set(infinite.registry.LAYERS.values())
         assert set(self.kinds) <= {type(layer) for layer in layers_of(self.network())}
 
     def test_it_is_the_limit_of_its_finite_networks(self) -> None:

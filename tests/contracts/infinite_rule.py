@@ -52,7 +52,7 @@ class NonlinearityContract(ABC):
     tolerance: ClassVar[float] = 1e-12  # closed forms and the quadrature agree to rounding
 
     @abstractmethod
-    def layer(self) -> infinite.Nonlinearity: ...
+    def layer(self) -> infinite.layer.Nonlinearity: ...
 
     def pair(self, q1: float, q2: float, rho: float) -> tuple[float, float]:
         a, b = (torch.tensor([q], dtype=torch.float64) for q in (q1, q2))
@@ -100,7 +100,7 @@ class NonlinearityContract(ABC):
         assert self.layer().normaliser() == pytest.approx(1 / second, rel=1e-11)
 
     def test_it_is_registered_and_refuses_what_is_not_gaussian(self) -> None:
-        assert type(self.layer()) in infinite.LAYERS.values()
+        assert type(self.layer()) in infinite.registry.LAYERS.values()
         x = torch.ones(2, 3, dtype=torch.float64)
         with pytest.raises(UsageError, match="put a Dense or Conv"):
             infinite.kernel(infinite.serial(self.layer(), infinite.Dense()), x)

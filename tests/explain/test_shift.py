@@ -39,7 +39,7 @@ def grouped(n: int, m: int, seed: int) -> list[str]:
     return [f"a{k}" for k in random.integers(0, n // 2, n)] + [f"b{k}" for k in random.integers(0, m // 2, m)]
 
 
-def assert_same(one: ns.explain.Shift, other: ns.explain.Shift) -> None:
+def assert_same(one: ns.explain.two_sample.shift.Shift, other: ns.explain.two_sample.shift.Shift) -> None:
     assert list(one.effects) == list(other.effects)
     for name, values in one.effects.items():
         assert values == pytest.approx(other.effects[name], rel=1e-4, abs=1e-6)

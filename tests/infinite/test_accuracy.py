@@ -17,8 +17,10 @@ from torch.nn import functional
 
 from ntkscope import infinite
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.infinite import Abs, Activation, Cos, Dense, Erf, Gelu, LeakyRelu, Nonlinearity, Rbf, Relu, Sin, serial
+from ntkscope.infinite import Activation, Dense, Erf, Gelu, LeakyRelu, Relu, serial
+from ntkscope.infinite.layer import Nonlinearity
 from ntkscope.infinite.precise import gap
+from ntkscope.infinite.rules import Abs, Cos, Rbf, Sin
 from oracles.gaussian_pairs import by_mpmath, pair_mean, second_moment
 
 VARIANCES = [(1e-6, 1e-6), (1.0, 1.0), (30.0, 2.0), (2e4, 2e4), (1e8, 1e8), (1e-6, 1e8), (1e4, 1e8)]

@@ -12,21 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ntkscope.infinite import (
-    Abs,
-    AvgPool,
-    Conv,
-    Erf,
-    GlobalAvgPool,
-    Layer,
-    LeakyRelu,
-    Relu,
-    Residual,
-    Serial,
-    cyclic,
-)
-from ntkscope.infinite.layer import Shape
+from ntkscope.infinite import AvgPool, Conv, Erf, GlobalAvgPool, LeakyRelu, Relu, Residual, cyclic
+from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pairs import Network
+from ntkscope.infinite.rules import Abs, Serial
 
 C, RING = Conv(3, W_std=1.4, b_std=0.3), Conv(3, padding="circular", W_std=1.4, b_std=0.3)
 WIDE = Conv(3, W_std=1.4, b_std=0.3, width=7)

@@ -40,9 +40,9 @@ def test_trained_zero_biases_keep_their_gradient_or_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", [Relu(), LeakyRelu(0.1), Erf(), infinite.Gelu(), infinite.Sin(), infinite.Activation(torch.tanh)]
+    "layer", [Relu(), LeakyRelu(0.1), Erf(), infinite.Gelu(), infinite.rules.Sin(), infinite.Activation(torch.tanh)]
 )
-def test_extreme_inputs_are_finite(layer: infinite.Nonlinearity) -> None:
+def test_extreme_inputs_are_finite(layer: infinite.layer.Nonlinearity) -> None:
     net = serial(Dense(), layer, Dense(), layer, Dense())
     assert bool(torch.isfinite(infinite.kernel(net, 0 * X).dense()).all())
     for scale in (1e-8, 1e8):

@@ -13,24 +13,9 @@ import ntkscope as ns
 from contracts.infinite_layer import FINITE_WIDTH, STANDARD_ERRORS, LayerContract, check_limit, empirical
 from ntkscope import infinite
 from ntkscope.core import UsageError
-from ntkscope.infinite import (
-    AvgPool,
-    Concat,
-    Conv,
-    Dense,
-    Erf,
-    Flatten,
-    Gelu,
-    GlobalAvgPool,
-    Identity,
-    Layer,
-    LayerNorm,
-    Relu,
-    Residual,
-    Serial,
-    Sum,
-    serial,
-)
+from ntkscope.infinite import AvgPool, Conv, Dense, Erf, Flatten, Gelu, GlobalAvgPool, LayerNorm, Relu, Residual, serial
+from ntkscope.infinite.layer import Layer
+from ntkscope.infinite.rules import Concat, Identity, Serial, Sum
 
 
 def vectors(n: int, d: int) -> Tensor:

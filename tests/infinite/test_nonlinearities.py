@@ -10,7 +10,8 @@ import torch
 from contracts.infinite_rule import NonlinearityContract, gaussian_mean
 from ntkscope import infinite
 from ntkscope.core import UsageError
-from ntkscope.infinite import Abs, Activation, Cos, Dense, Erf, Gelu, LeakyRelu, Rbf, Relu, Sin, serial
+from ntkscope.infinite import Activation, Dense, Erf, Gelu, LeakyRelu, Relu, serial
+from ntkscope.infinite.rules import Abs, Cos, Rbf, Sin
 
 
 def test_the_quadrature_oracle_knows_moments() -> None:

@@ -15,7 +15,8 @@ from torch.nn.utils import parametrizations, spectral_norm
 
 from ntkscope import infinite
 from ntkscope.core import UsageError
-from ntkscope.infinite import Concat, Dense, Erf, LayerNorm, Relu, Residual, Sum, module_rule, serial
+from ntkscope.infinite import Dense, Erf, LayerNorm, Relu, Residual, module_rule, serial
+from ntkscope.infinite.rules import Concat, Sum
 from oracles.wide_networks import Build, drawn, held_to_monte_carlo
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -306,7 +307,7 @@ class Block(nn.Module):
 
 def test_rules_of_a_users_own_are_held_to_the_module() -> None:
     @module_rule(Block)
-    def block(module: Block, translate: infinite.registry.Translator, path: str) -> infinite.Layer:
+    def block(module: Block, translate: infinite.registry.Translator, path: str) -> infinite.layer.Layer:
         return Residual(translate(module.act, f"{path}.act"), translate(module.inner, f"{path}.inner"))
 
     try:
@@ -318,7 +319,7 @@ def test_rules_of_a_users_own_are_held_to_the_module() -> None:
             else:
                 assert infinite.kernel(net, X, init="default").shape == (2, 2)
     finally:
-        del infinite.MODULES[Block]
+        del infinite.registry.MODULES[Block]
 
 
 def test_the_network_is_not_touched() -> None:
@@ -359,6 +360,6 @@ def test_branches_side_by_side_keep_their_own_covariances() -> None:
         ),
     ],
 )
-def test_mixtures_that_are_not_known_are_refused(net: infinite.Layer, message: str) -> None:
+def test_mixtures_that_are_not_known_are_refused(net: infinite.layer.Layer, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         infinite.kernel(net, X)

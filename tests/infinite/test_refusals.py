@@ -8,19 +8,8 @@ from torch import nn
 
 from ntkscope import infinite
 from ntkscope.core import DuplicateName, MemoryBudgetError, NumericalError, UsageError
-from ntkscope.infinite import (
-    Conv,
-    Dense,
-    Flatten,
-    GlobalAvgPool,
-    Identity,
-    LayerNorm,
-    Relu,
-    Residual,
-    Sum,
-    module_rule,
-    serial,
-)
+from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, LayerNorm, Relu, Residual, module_rule, serial
+from ntkscope.infinite.rules import Identity, Sum
 
 X = torch.ones(2, 3, 4, 4, dtype=torch.float64)
 V = torch.ones(2, 3, dtype=torch.float64)
@@ -73,7 +62,7 @@ def test_a_container_with_a_forward_of_its_own_needs_its_own_rule() -> None:
         infinite.kernel(module, V)
 
     @module_rule(Doubled)
-    def doubled(module: Doubled, translate: infinite.registry.Translator, path: str) -> infinite.Layer:
+    def doubled(module: Doubled, translate: infinite.registry.Translator, path: str) -> infinite.layer.Layer:
         inner = translate(module[0], f"{path}.0")
         return serial(inner, Dense(2.0))
 
@@ -82,7 +71,7 @@ def test_a_container_with_a_forward_of_its_own_needs_its_own_rule() -> None:
         with pytest.raises(DuplicateName, match="Doubled has two"):
             module_rule(Doubled)(doubled)
     finally:
-        del infinite.MODULES[Doubled]
+        del infinite.registry.MODULES[Doubled]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +90,7 @@ def test_a_container_with_a_forward_of_its_own_needs_its_own_rule() -> None:
         (serial(Conv((3, 3, 3))), X, "expected as many numbers"),
     ],
 )
-def test_layers_that_do_not_fit(net: infinite.Layer, x: torch.Tensor, message: str) -> None:
+def test_layers_that_do_not_fit(net: infinite.layer.Layer, x: torch.Tensor, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         infinite.kernel(net, x)
 

@@ -15,21 +15,8 @@ from torch.utils.data import TensorDataset
 
 from ntkscope import infinite
 from ntkscope.core.machine.threads import spread
-from ntkscope.infinite import (
-    AvgPool,
-    Concat,
-    Conv,
-    Dense,
-    Erf,
-    Flatten,
-    Gelu,
-    GlobalAvgPool,
-    LayerNorm,
-    Relu,
-    Residual,
-    Sum,
-    serial,
-)
+from ntkscope.infinite import AvgPool, Conv, Dense, Erf, Flatten, Gelu, GlobalAvgPool, LayerNorm, Relu, Residual, serial
+from ntkscope.infinite.rules import Concat, Sum
 from oracles.closeness import assert_kernel_close
 
 SAME = 1e-12  # only the order of operations differs
@@ -110,11 +97,11 @@ def test_gradients_are_finite_and_right(name: str) -> None:
 
 
 @st.composite
-def heads(draw: st.DrawFn) -> tuple[list[infinite.Layer], tuple[int, int]]:
+def heads(draw: st.DrawFn) -> tuple[list[infinite.layer.Layer], tuple[int, int]]:
     """Convolutions without pooling, which the two roads to a pooled kernel must agree on."""
     sides = draw(st.tuples(st.integers(3, 6), st.integers(3, 6)))
     circular = draw(st.booleans())
-    layers: list[infinite.Layer] = []
+    layers: list[infinite.layer.Layer] = []
     for _ in range(draw(st.integers(1, 2))):
         size = draw(st.sampled_from([1, 2, 3, (3, 1)]))
         if circular:
@@ -131,7 +118,7 @@ def heads(draw: st.DrawFn) -> tuple[list[infinite.Layer], tuple[int, int]]:
 
 @given(heads())
 @settings(max_examples=12)
-def test_shift_by_shift_is_all_positions_at_once(drawn: tuple[list[infinite.Layer], tuple[int, int]]) -> None:
+def test_shift_by_shift_is_all_positions_at_once(drawn: tuple[list[infinite.layer.Layer], tuple[int, int]]) -> None:
     layers, sides = drawn
     x = noise(3, 2, *sides)
     shifts = serial(*layers, GlobalAvgPool(), D)

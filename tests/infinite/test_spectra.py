@@ -15,13 +15,10 @@ from ntkscope.core import UsageError
 from ntkscope.data.boolean_cube import parity
 from ntkscope.infinite import (
     Activation,
-    Concat,
     Dense,
     Erf,
     Gelu,
-    Layer,
     LayerNorm,
-    Rbf,
     Relu,
     Residual,
     boolean_cube,
@@ -30,6 +27,8 @@ from ntkscope.infinite import (
     serial,
     sphere,
 )
+from ntkscope.infinite.layer import Layer
+from ntkscope.infinite.rules import Concat, Rbf
 
 TWO = Dense(2.0, 2.0)
 NETWORKS: dict[str, Layer] = {

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, StoreError, UsageError
-from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, serial
-from ntkscope.infinite.layer import Shape
+from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Relu, serial
+from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.limit import _tiled
 from ntkscope.infinite.pairs import Network
 from ntkscope.infinite.rules.serial import Serial

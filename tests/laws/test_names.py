@@ -57,11 +57,11 @@ def entries() -> dict[str, str]:
         **{f"data:{name}": f"data.load({name})" for name in ns.data.DATASETS},
         **{f"model:{name}": f"models.{name}" for name in ns.models.MODELS},
         **{f"kernel:{name}": f"kernels.{name}" for name in ns.KERNELS},
-        **{f"layer:{name}": f"infinite.{name}" for name in ns.infinite.LAYERS},
+        **{f"layer:{name}": f"infinite.{name}" for name in ns.infinite.registry.LAYERS},
         **{f"surrogate:{n}": f"surrogates.{made.__name__}" for n, made in ns.surrogates.SURROGATES.items()},
         **{f"surrogate:{n}": f"surrogates.{made.__name__}" for n, made in ns.surrogates.INPUT_SURROGATES.items()},
         **{f"measure:{n}": measures.get(id(made.func), "") for n, made in ns.measures.MEASURES.items()},
-        **{f"mode:{name}": f"training.{name.replace('-', '_')}" for name in ns.training.MODES},
+        **{f"mode:{name}": f"training.{name.replace('-', '_')}" for name in ns.training.modes.MODES},
         **{f"section:{name}": "" for name in SECTIONS},
         **{f"view:{name}": "" for name in VIEWS},
     }

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 import ntkscope as ns
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.linalg import DenseGram
-from ntkscope.machines import KernelPair, fit_machine, joined, kernel_pairs, other_measures, parts, rate
+from ntkscope.machines import KernelPair, fit_machine, kernel_pairs, rate
+from ntkscope.machines.computing import joined, parts
+from ntkscope.machines.rating import other_measures
 from ntkscope.measures import MEASURES, Measure
 from ntkscope.surrogates import KernelGLM
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import Part, UsageError
-from ntkscope.training import Adaptation, adapt, adaptation, evaluate
+from ntkscope.training import adapt, adaptation, evaluate
+from ntkscope.training.transfer.adapt import Adaptation
 from ntkscope.training.transfer.heads import find_head, head_inputs
 from ntkscope.training.transfer.lora import adapter_targets
 from ntkscope.training.transfer.redraw import redraw_network

@@ -19,9 +19,10 @@ from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, derive_seed, generator
 from ntkscope.data import translate
 from ntkscope.surrogates import linearize
-from ntkscope.training import CropFlip, Ensemble, Every, StopWhen, Translate, Triangular, fit, fit_ensemble
+from ntkscope.training import CropFlip, Every, StopWhen, Translate, Triangular, fit, fit_ensemble
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles import execution as ways
+from ntkscope.training.ensembles.ensemble import Ensemble
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 PART = classes_part(dtype=torch.float64)

@@ -13,7 +13,8 @@ from torch import nn
 from contracts.training_problems import classes_part, regression_part
 from ntkscope import models
 from ntkscope.core import Part, UsageError, derive_seed
-from ntkscope.training import Ensemble, evaluate, fit, fit_ensemble, folds, search
+from ntkscope.training import evaluate, fit, fit_ensemble, folds, search
+from ntkscope.training.ensembles.ensemble import Ensemble
 
 
 def build(seed: int, width: int = 4) -> nn.Module:

@@ -12,7 +12,8 @@ from torch import Tensor
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import tensor_of
 from ntkscope.core.checked import Count, CountOrZero, Positive, checked
-from ntkscope.infinite import Erf, Gelu, Nonlinearity, Relu
+from ntkscope.infinite import Erf, Gelu, Relu
+from ntkscope.infinite.layer import Nonlinearity
 
 Dual: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(cov, q₁, q₂) to (E[φ(u)φ(v)], E[φ̇(u)φ̇(v)]) for (u, v) ~ N(0, [[q₁, cov], [cov, q₂]])."""

@@ -56,7 +56,7 @@ class ChainTask:
 class Followed:
     """Networks of several seeds at one scale, trained together, with what was measured of them on the way."""
 
-    ensemble: training.Ensemble
+    ensemble: training.ensembles.ensemble.Ensemble
     splits: list[Split]
     steps: list[int]
     values: dict[str, Float64[np.ndarray, "seeds moments layers"]]
@@ -172,6 +172,6 @@ def defined(measure: Measure, W: Tensor, W0: Tensor, K: Tensor, Kc: Tensor) -> f
         return math.nan
 
 
-def finals(ensemble: training.Ensemble) -> list[nn.Module]:
+def finals(ensemble: training.ensembles.ensemble.Ensemble) -> list[nn.Module]:
     """The trained networks in double precision, in evaluation mode, on the CPU."""
     return [model.cpu().double().eval() for model in ensemble.members()]

@@ -16,7 +16,8 @@ from torch import Tensor
 from ntkscope import infinite
 from ntkscope.core import Part, Record, Split
 from ntkscope.core.random import derive_seed
-from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, serial
+from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Relu, serial
+from ntkscope.infinite.layer import Layer
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ntkscope.core.random import derive_seed
-from ntkscope.infinite import Dense, Layer, Nonlinearity, finite, kernels, sample, serial
+from ntkscope.infinite import Dense, finite, kernels, sample, serial
+from ntkscope.infinite.layer import Layer, Nonlinearity
 
 KINDS = {"CK": "nngp", "NTK": "ntk"}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ntkscope import infinite
 from ntkscope.core import Record, generator
 from ntkscope.core.random import derive_seed
-from ntkscope.infinite import Layer
+from ntkscope.infinite.layer import Layer
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.im_2021 import review_formulas as formulas

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from ntkscope import infinite
 from ntkscope.core import Record
 from ntkscope.core.random import derive_seed
-from ntkscope.infinite import Layer, Relu
+from ntkscope.infinite import Relu
+from ntkscope.infinite.layer import Layer
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary

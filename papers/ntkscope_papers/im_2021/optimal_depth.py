@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from ntkscope import infinite
 from ntkscope.core import Part, Record, Split, UsageError, numpy_generator
-from ntkscope.infinite import Erf, Layer, Relu
+from ntkscope.infinite import Erf, Relu
+from ntkscope.infinite.layer import Layer
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.im_2021.cube import KINDS, fully_connected, low_degrees

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ntkscope import infinite
 from ntkscope.core import generator
-from ntkscope.infinite import Activation, Dense, Erf, Gelu, Nonlinearity, Relu, serial
+from ntkscope.infinite import Activation, Dense, Erf, Gelu, Relu, serial
+from ntkscope.infinite.layer import Nonlinearity
 
 EXAMPLE = {1: 0.5513, 2: 0.8838, 3: 1.2156}  # the ledger's pair, norms 1 and 0.9
 SHORT = 0.9

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
-from ntkscope.infinite import Dense, Layer, Relu, finite, serial
+from ntkscope.infinite import Dense, Relu, finite, serial
+from ntkscope.infinite.layer import Layer
 from ntkscope.infinite.rules.conv import NTKConv
 from ntkscope.models import NTKLinear
 

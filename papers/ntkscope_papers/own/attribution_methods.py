@@ -15,9 +15,9 @@ from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 from ntkscope.core import numpy_generator
-from ntkscope.explain import Influence, attribute, influence
+from ntkscope.explain import attribute, influence
 from ntkscope.explain.removal.gauss_newton import GaussNewtonInfluence
-from ntkscope.explain.removal.influences import margin_directions
+from ntkscope.explain.removal.influences import Influence, margin_directions
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
 from ntkscope.machines.computing import clock
 from ntkscope_papers.own import trak

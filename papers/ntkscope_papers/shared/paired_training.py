@@ -19,7 +19,8 @@ from ntkscope import training
 from ntkscope.core import Params, Part, Snapshot, fingerprint
 from ntkscope.core.model.tree import move
 from ntkscope.surrogates import linearize
-from ntkscope.training import ItemAugmentation, LearningRateSteps
+from ntkscope.training import LearningRateSteps
+from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles.stacked import each_member, outputs_of
 from ntkscope.training.evaluation import evaluating

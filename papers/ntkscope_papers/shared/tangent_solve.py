@@ -9,7 +9,8 @@ from torch import nn
 
 from ntkscope.core import Part
 from ntkscope.linalg import NumericalWarning
-from ntkscope.surrogates import Linearized, LinearSolution, linearize
+from ntkscope.surrogates import Linearized, linearize
+from ntkscope.surrogates.solvers.linear_solution import LinearSolution
 
 
 def solve_tangent(model: nn.Module, part: Part, steps: int, ridge: float = 0.0) -> tuple[Linearized, LinearSolution]:

@@ -171,7 +171,7 @@ class Table8(TeacherStudent):
 class TrainedTogether:
     """Members of one call of `fit_ensemble`, each with its split."""
 
-    ensemble: training.Ensemble
+    ensemble: training.ensembles.ensemble.Ensemble
     splits: list[Split]
     seconds: float
 

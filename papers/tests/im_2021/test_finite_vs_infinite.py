@@ -47,7 +47,7 @@ class TestFiniteVsInfinite(ExperimentContract):
     [relu_network(5, 2), serial(Dense(1.4, 0.3), Erf(), Dense(1.2, 0.7))],
     ids=["relu without biases", "erf with biases"],
 )
-def test_the_quick_empirical_kernel_is_that_of_the_engine(net: infinite.Layer) -> None:
+def test_the_quick_empirical_kernel_is_that_of_the_engine(net: infinite.layer.Layer) -> None:
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = infinite.finite(net, (5,), 12, seed=3).double()
     expected = ns.kernel("trntk0", model, x).dense()

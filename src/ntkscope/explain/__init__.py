@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from ntkscope.core.checked import check_room
 from ntkscope.explain import forensics
-from ntkscope.explain.attribution import Attribution, attribute
-from ntkscope.explain.detection import Detection, auroc, precision_at, score
-from ntkscope.explain.distribution import ClassSummary, Concentration, class_summary, concentration
-from ntkscope.explain.examples import Nearest, nearest
-from ntkscope.explain.mislabels import Ranking, mislabelled
+from ntkscope.explain.attribution import attribute
+from ntkscope.explain.detection import auroc, precision_at, score
+from ntkscope.explain.distribution import class_summary, concentration
+from ntkscope.explain.examples import nearest
+from ntkscope.explain.mislabels import mislabelled
 from ntkscope.explain.pictures import attribution_figure, neighbour_grid
-from ntkscope.explain.probes import LayerProbe, LayerProbes, ProbeProtocol, layer_probe, probes
-from ntkscope.explain.ranking import Top
-from ntkscope.explain.removal.influences import Influence, average
+from ntkscope.explain.probes import ProbeProtocol, layer_probe, probes
+from ntkscope.explain.removal.influences import average
 from ntkscope.explain.removal.left_out import self_influence
-from ntkscope.explain.removal.retraining import RemovalEffects, influence, removal_effects
-from ntkscope.explain.two_sample.density_ratio import DensityRatio
-from ntkscope.explain.two_sample.shift import Shift, shift
+from ntkscope.explain.removal.retraining import influence, removal_effects
+from ntkscope.explain.two_sample.shift import shift
 
 __all__ = [
-    "Attribution",
-    "ClassSummary",
-    "Concentration",
-    "DensityRatio",
-    "Detection",
-    "Influence",
-    "LayerProbe",
-    "LayerProbes",
-    "Nearest",
     "ProbeProtocol",
-    "Ranking",
-    "RemovalEffects",
-    "Shift",
-    "Top",
     "attribute",
     "attribution_figure",
     "auroc",

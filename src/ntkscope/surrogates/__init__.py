@@ -1,12 +1,10 @@
 """What stands in for a network: estimators on precomputed kernels or on inputs, and its linearisation."""
 
 from ntkscope.core.checked import check_room
-from ntkscope.surrogates._checks import KernelNotFinite
 from ntkscope.surrogates.conjugate import ConjugateLeastSquares
 from ntkscope.surrogates.glm import KernelGLM
 from ntkscope.surrogates.linearized import Linearized, linearize
 from ntkscope.surrogates.logistic import KernelLogistic
-from ntkscope.surrogates.metrics.recursion import RecursiveStep
 from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
 from ntkscope.surrogates.nearest_class_centre import NearestClassCentre
 from ntkscope.surrogates.neighbors import KernelNeighbors
@@ -14,7 +12,6 @@ from ntkscope.surrogates.recursive_feature_machine import RecursiveFeatureClassi
 from ntkscope.surrogates.registry import INPUT_SURROGATES, SURROGATES
 from ntkscope.surrogates.ridge import KernelRidge, KernelRidgeClassifier
 from ntkscope.surrogates.ridge_loo import KernelRidgeLOO
-from ntkscope.surrogates.solvers.linear_solution import LinearSolution
 from ntkscope.surrogates.svm import KernelSVM
 from ntkscope.surrogates.svr import KernelSVR
 
@@ -25,20 +22,17 @@ __all__ = [
     "KernelGLM",
     "KernelLogistic",
     "KernelNeighbors",
-    "KernelNotFinite",
     "KernelRidge",
     "KernelRidgeClassifier",
     "KernelRidgeLOO",
     "KernelSVM",
     "KernelSVR",
-    "LinearSolution",
     "Linearized",
     "MinimumNorm",
     "MinimumNormClassifier",
     "NearestClassCentre",
     "RecursiveFeatureClassifier",
     "RecursiveFeatureMachine",
-    "RecursiveStep",
     "linearize",
 ]
 

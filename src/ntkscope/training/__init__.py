@@ -7,60 +7,33 @@
 1.0
 """
 
-from ntkscope.core import Snapshot
 from ntkscope.core.checked import check_room
-from ntkscope.training.augment import CropFlip, ItemAugmentation, Translate
-from ntkscope.training.ensembles.ensemble import Ensemble, fit_ensemble
+from ntkscope.training.augment import CropFlip, Translate
+from ntkscope.training.ensembles.ensemble import fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
-from ntkscope.training.losses import (
-    LOSSES,
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Loss,
-    MeanAbsolute,
-    MeanSquared,
-)
-from ntkscope.training.modes import MODES, Mode, Phase, first_last, reg, reinit, stop_first
+from ntkscope.training.losses import CrossEntropy
+from ntkscope.training.modes import Phase, first_last, reg, reinit, stop_first
 from ntkscope.training.moments import Every, LogSpaced
-from ntkscope.training.optimizers import OPTIMIZERS
-from ntkscope.training.schedules import Cosine, LearningRateSteps, Schedule, Triangular
-from ntkscope.training.search import SearchResult, SearchRow, folds, search
-from ntkscope.training.settings import Settings, StepReport
+from ntkscope.training.schedules import Cosine, LearningRateSteps, Triangular
+from ntkscope.training.search import folds, search
+from ntkscope.training.settings import Settings
 from ntkscope.training.snapshots import load_snapshot, restore, save_snapshot
 from ntkscope.training.stopping import StopWhen
 from ntkscope.training.store import SnapshotStore
-from ntkscope.training.trajectory import Trajectory
-from ntkscope.training.transfer.adapt import Adaptation, adapt, adaptation
+from ntkscope.training.transfer.adapt import adapt, adaptation
 
 __all__ = [
-    "Adaptation",
-    "BinaryCrossEntropy",
     "Cosine",
     "CropFlip",
     "CrossEntropy",
-    "Ensemble",
     "Every",
-    "ItemAugmentation",
-    "LOSSES",
     "LearningRateSteps",
     "LogSpaced",
-    "Loss",
-    "MODES",
-    "MeanAbsolute",
-    "MeanSquared",
-    "Mode",
-    "OPTIMIZERS",
     "Phase",
-    "Schedule",
-    "SearchResult",
-    "SearchRow",
     "Settings",
-    "Snapshot",
     "SnapshotStore",
-    "StepReport",
     "StopWhen",
-    "Trajectory",
     "Translate",
     "Triangular",
     "adapt",

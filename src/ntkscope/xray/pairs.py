@@ -15,7 +15,8 @@ from ntkscope.core import Inputs, Record
 from ntkscope.core.arguments import from_numpy
 from ntkscope.kernels import KERNELS, kernel
 from ntkscope.linalg import DenseGram, Gram, as_gram
-from ntkscope.machines import KernelPair, parts
+from ntkscope.machines import KernelPair
+from ntkscope.machines.computing import parts
 from ntkscope.xray.budget import half_of_the_budget
 from ntkscope.xray.network import Params
 

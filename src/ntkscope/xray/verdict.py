@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
 from ntkscope.linalg import Gram
-from ntkscope.machines import joined
+from ntkscope.machines.computing import joined
 from ntkscope.measures import change as measures
 from ntkscope.measures.alignment import centred_alignment, kernel_target_alignment
 from ntkscope.measures.regression import r_squared

@@ -156,7 +156,7 @@ class Follower:
         self.more[when] = np.stack(predictions), alignments
 
     @torch.no_grad()
-    def ended(self, ensemble: training.Ensemble, splits: Sequence[Split]) -> Path:
+    def ended(self, ensemble: training.ensembles.ensemble.Ensemble, splits: Sequence[Split]) -> Path:
         """What was measured, with the trained networks and their kernel machines."""
         stack = StackedReLU.of(self.template, ensemble.params)
         copies = self._by_rate(stack)

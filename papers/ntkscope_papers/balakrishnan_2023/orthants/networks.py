@@ -154,7 +154,7 @@ class OrthantNetworks(Experiment):
         epochs: int,
         patience: int,
         store: Path | None = None,
-    ) -> training.Ensemble:
+    ) -> training.ensembles.ensemble.Ensemble:
         """One network per part, by arm and seed, each on its own items but a held-out fifth, as it was at its lowest loss on
         that, or by the authors' settings as it was when it ended."""
         authors = any(arm == AUTHORS for arm, _ in parts)

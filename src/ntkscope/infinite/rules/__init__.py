@@ -1,5 +1,6 @@
 """One kind of layer per file: what it does to covariances, and which modules of PyTorch it stands for."""
 
+from ntkscope.core.checked import check_room
 from ntkscope.infinite.rules.concat import Concat
 from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.dense import Dense
@@ -38,3 +39,8 @@ __all__ = [
     "Sum",
     "serial",
 ]
+
+check_room(
+    __name__,
+    classes="Abs Activation AvgPool Concat Conv Cos Dense Erf Gelu LayerNorm LeakyRelu Rbf Relu Serial Sin Sum",
+)

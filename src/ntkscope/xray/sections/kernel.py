@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import Gram, entropy_rank
-from ntkscope.machines import other_measures
+from ntkscope.machines.rating import other_measures
 from ntkscope.measures.alignment import centred_alignment, kernel_distance, kernel_target_alignment
 from ntkscope.xray.context import Context
 from ntkscope.xray.plan import EXACT, MAIN
