@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ntkscope.linalg.grams.tiling import Place
 from ntkscope.tangent.blocks import products as contraction
 from ntkscope.tangent.blocks.features import DenseFeature, FactoredFeature, Feature, long_product, product_flops
 from ntkscope.tangent.blocks.precision import Precision
-from ntkscope.tangent.blocks.products import STRIPS, block_products, cut, mirror, strips
+from ntkscope.tangent.blocks.products import STRIPS, mirror, strips
+from ntkscope.tangent.kernel.tiles import SHARE, Group, Row, Tiles
 from oracles.closeness import assert_kernel_close
 
 EXACT = Precision("exact", torch.float64)
@@ -87,13 +89,26 @@ def test_the_mirror_image(n: int, step: int, seed: int) -> None:
     assert bool((square == 7.0).all())
 
 
+class Kind(NamedTuple):
+    name: str
+
+
 class Fake:
     """What makes features that are there already."""
 
     precision, device, dtype = EXACT, torch.device("cpu"), torch.float64
 
-    def __init__(self, held: dict[str, Feature], heads: int, full: bool) -> None:
-        self.pieces, self.width, self.full, self.flops = list(held), heads, full, 0.0
+    def __init__(self, held: dict[Kind, Feature], heads: int, full: bool) -> None:
+        self.held, self.pieces, self.width, self.full, self.flops = held, list(held), heads, full, 0.0
+
+    def capture(self, samples: Tensor) -> slice:
+        return slice(int(samples[0]), int(samples[-1]) + 1)
+
+    def feature(self, samples: slice, piece: Kind) -> Feature:
+        return self.held[piece][samples]
+
+    def settle(self, samples: slice) -> None:
+        pass
 
     def spot(self, height: int, width: int) -> None:
         return None
@@ -120,25 +135,25 @@ def test_half_of_the_products_of_a_block_with_itself_are_enough(
     n: int, share: float, heads: int, full: bool, keeping: bool, strip: int, workspace: int, seed: int
 ) -> None:
     draw = drawn(seed)
-    held = {kind: feature(kind, n, heads, draw) for kind in ("formed", "scaled", "table", "near")}
+    held = {Kind(kind): feature(kind, n, heads, draw) for kind in ("formed", "scaled", "table", "near")}
     width = max(1, round(share * n))
     whole, half = Fake(held, heads, full), Fake(held, heads, full)
-    planes: list[dict[str, Tensor]] = [{}, {}]
-    totals = []
-    for maker, own, seen in ((whole, False, planes[0]), (half, True, planes[1])):
-
-        def keep(piece: Any, part: Tensor, seen: dict[str, Tensor] = seen) -> None:
-            seen[piece] = part.clone()
-
+    size = heads if full else 1
+    places = []
+    for maker, own in ((whole, 0), (half, n)):
+        made: Any = torch.arange(n)
+        tiles = Tiles([maker], made, None, n, block=n, workspace=workspace, repeatable=False)  # type: ignore[list-item]
+        zeros = torch.zeros(n * size, n * size, dtype=torch.float64)
+        place = Place(zeros, {SHARE + kind.name: zeros.clone() for kind in held} if keeping else {})
+        group = Group(Row(0, 0, {**held}, None), n, made, own, place, None)
         with narrow(strip, 1e-9):
-            column = cut(held, range(n - width, n))
-            totals.append(block_products(maker, held, column, n, width, workspace, keep if keeping else None, own=own))
-    assert_kernel_close(totals[1], totals[0], 1e-12)
-    square = totals[1][len(totals[1]) - totals[1].shape[1] :]
+            tiles._block(group, maker, range(n - width, n))  # type: ignore[arg-type]
+        places.append(place)
+    start = (n - width) * size
+    square = places[1].values[start:, start:]
     assert torch.equal(square, square.T)
-    assert planes[0].keys() == planes[1].keys() == (set(held) if keeping else set())
-    for kind, plane in planes[1].items():
-        assert_kernel_close(plane, planes[0][kind], 1e-12)
+    for one, other in zip(*([place.values, *place.planes.values()] for place in places)):
+        assert_kernel_close(other[:, start:], one[:, start:], 1e-12)
     assert half.flops <= whole.flops
     if width >= 65 and strip <= 32:
         assert half.flops < whole.flops  # something was left out

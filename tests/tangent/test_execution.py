@@ -580,8 +580,8 @@ def test_no_comparison_where_memory_is_scarce(
     trial: None, modes: list[ExecutionMode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = convolutional()
-    inner = Engine.compare_ways
-    monkeypatch.setattr(Engine, "compare_ways", lambda self, x, room: inner(self, x, 7.9 * self.footprint.passing))
+    inner = Engine.compare_modes
+    monkeypatch.setattr(Engine, "compare_modes", lambda self, x, room: inner(self, x, 7.9 * self.footprint.passing))
     K = ns.Tangent(model).kernel("trntk0", x[:4])  # four samples in half of the room, as before each block
     assert_kernel_close(K.dense(), expected("trntk0", model, x[:4]), 1e-10)
     assert modes == [PLAIN]

@@ -66,8 +66,8 @@ PATHS: set[Any] = {Path, os.PathLike, os.PathLike[str]}  # which texts may name 
 # Functions
 
 
-def check_room(room: str, squares: str = "", classes: str = "") -> None:
-    """Check the arguments of all functions that a room, or a module it exports, offers, and those of these `classes`.
+def check_room(room: str, squares: str = "", classes: str = "", but: str = "") -> None:
+    """Check the arguments of all functions `but` these that a room, or a module it exports, offers, and of these `classes`.
 
     `squares` names the functions that square their arguments, for which 1e200 is too large. A checked function takes the
     place of the function itself in the room and in its own file; files that imported it before call it unchecked.
@@ -83,7 +83,7 @@ def check_room(room: str, squares: str = "", classes: str = "") -> None:
             own = getattr(offered, "__name__", "")
             if isinstance(offered, type) and own in classes.split():
                 checked(offered)
-            elif inspect.isfunction(offered) and not hasattr(offered, "__wrapped__"):
+            elif inspect.isfunction(offered) and not hasattr(offered, "__wrapped__") and own not in but.split():
                 replacement = checked(offered, SQUARES if own in squares.split() else SUMS)
                 for home in (exported, sys.modules[offered.__module__]):
                     if getattr(home, own, None) is offered:
@@ -121,6 +121,12 @@ def check_options(estimator: Any) -> None:
     """Check what an estimator was made with by the annotations of its `__init__`: scikit-learn leaves that to `fit`."""
     for name, check in _checks(type(estimator).__init__, SUMS).items():
         check(getattr(estimator, name), name)
+
+
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Some arguments of a function, each checked by its annotation."""
+    checks = _checks(function, SUMS)
+    return {name: checks[name](value, name) if name in checks else value for name, value in arguments.items()}
 
 
 @functools.cache

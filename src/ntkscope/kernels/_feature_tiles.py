@@ -17,7 +17,7 @@ from ntkscope.linalg.grams.assembly import RowBlocks
 from ntkscope.tangent.blocks.clock import StageClock
 from ntkscope.tangent.blocks.features import DenseFeature
 from ntkscope.tangent.blocks.precision import Precision
-from ntkscope.tangent.certify.fallback import Fallback, retried
+from ntkscope.tangent.certify.fallback import Attempts, Fallback
 from ntkscope.tangent.certify.features import AuditedFeatures, Compute
 from ntkscope.tangent.certify.spot_check import Spot, settle
 from ntkscope.tangent.kernel.coverage import Coverage
@@ -34,7 +34,7 @@ HELD = 6  # times its features, what a sample takes while they are made
 class FeatureMaker:
     """Features (n, p) of several layers, whose products add up."""
 
-    width, full = 1, False
+    width, full, sharing = 1, False, 0
 
     def __init__(self, audited: AuditedFeatures, sample: Batch) -> None:
         self.subject, self.audited = audited.subject, audited
@@ -93,6 +93,21 @@ class FeatureMaker:
             other.subject, audited.compute, audited.certify, kinked=audited.kinked, seed=audited.seed + 1
         )
         return other
+
+    def groups(self, heads: int) -> list[FeatureMaker]:
+        return [self]
+
+    def group_footprint(self, heads: int) -> Footprint:
+        return self.footprint
+
+    def compare_modes(self, x: Batch, room: float) -> None:
+        """There is one way to run them."""
+
+    def longest(self, samples: int) -> int:
+        return 0
+
+    def begin(self, blocks: int, spare: float, threads: int) -> None:
+        """Nothing depends on it."""
 
     def check_finite(self, values: Tensor, x: Batch) -> None:
         if not bool(torch.isfinite(values).all()):
@@ -158,8 +173,9 @@ def feature_products(request: Request, audited: AuditedFeatures) -> Products:
     maker = FeatureMaker(audited, probed(request.x1, request.x2))
     threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
 
-    def work(fallback: Fallback) -> Products:
-        most = 1 if fallback.alone else threads
-        return multiplied([maker], request.x1, request.x2, request.memory, most, progress=request.progress)
-
-    return retried(work, threads=lambda _: threads)
+    attempts = Attempts()
+    while True:
+        with attempts:
+            attempts.threads = threads
+            most = 1 if attempts.fallback.alone else threads
+            return multiplied([maker], request.x1, request.x2, request.memory, most, progress=request.progress)

@@ -265,12 +265,11 @@ def _unpacked(store: FeatureStore, like: Batch) -> Batch:
 def _projected(request: Request, heads: Heads, sketch: Sketch, precision: str) -> Tensor:
     engines = request.engines()
     rounding = Precision(precision, engines.subject.dtype)
-
-    def work(engine: Engine) -> Tensor:
-        return scaled(engine, project(engine, request, request.x1, sketch))
-
-    with rounding.context():
-        return engines.run(work, request.x1, heads, full=False, precision=rounding)
+    attempts = engines.attempts(request.x1, heads, full=False, precision=rounding)
+    while True:
+        with attempts, rounding.context():
+            engine = attempts.engine()
+            return scaled(engine, project(engine, request, request.x1, sketch))
 
 
 def _recipe(store: FeatureStore) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ntkscope.tangent.certify.fallback import Fallback
 from ntkscope.tangent.kernel.plan import FEW_STORED, Cut, heads_at_once
 from ntkscope.tangent.kernel.schedule import check_schedule, cut_for
 from ntkscope.tangent.kernel.store_source import FeatureTiles, Recipe
-from ntkscope.tangent.kernel.tiles import TileMaker, group_footprint
+from ntkscope.tangent.kernel.tiles import TileMaker
 from ntkscope.tangent.model.fingerprint import (
     code_identity,
     inputs_fingerprint,
@@ -74,7 +74,7 @@ def stored(
         scale=scale,
     )
     store = KernelStore.prepare(request.store, source)
-    cut.workers(group_footprint(maker, cut.heads), request.memory, 1)  # an error where its tiles do not fit
+    cut.workers(maker.group_footprint(cut.heads), request.memory, 1)  # an error where its tiles do not fit
     began = time.perf_counter()
     computed = fill(store, source, executor=request.executor, progress=request.progress)
     gram = open_kernel(store.url)
@@ -93,7 +93,7 @@ def _cut(request: Request, maker: TileMaker, outputs: int, schedule: str) -> Cut
     n, m = len(request.x1), None if request.x2 is None else len(request.x2)
 
     def cut(heads: int) -> Cut:
-        return cut_for(n, m, group_footprint(maker, heads), request.memory, threads, outputs, schedule)
+        return cut_for(n, m, maker.group_footprint(heads), request.memory, threads, outputs, schedule)
 
     if maker.full or maker.width == 1:
         return cut(0)

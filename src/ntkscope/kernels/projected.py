@@ -114,12 +114,10 @@ def _projected(
         heads = replace(heads, unit=None)  # of cosines nothing else is left
     engines = request.engines()
     rounding = Precision(precision, engines.subject.dtype)
-
-    def work(engine: Engine) -> Gram:
-        return _gram(engine, request, DIM if dim is None else dim, kind, normalize, sparsity, rtol)
-
-    with rounding.context():
-        return engines.run(work, request.x1, heads, full=False, precision=rounding, profile=profile)
+    attempts = engines.attempts(request.x1, heads, full=False, precision=rounding, profile=profile)
+    while True:
+        with attempts, rounding.context():
+            return _gram(attempts.engine(), request, DIM if dim is None else dim, kind, normalize, sparsity, rtol)
 
 
 def _gram(

@@ -62,7 +62,7 @@ class KernelRegistry(Registry[Callable[..., Gram]]):
     """
 
     def __init__(self, kind: str) -> None:
-        super().__init__(kind, check=True)
+        super().__init__(kind)  # `Tangent.kernel` checks their options
         self._traits: dict[Callable[..., Gram], Traits] = {}
 
     def register(self, *names: str, **declared: Any) -> Callable[[F], F]:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""`Tangent`: a model that was probed once and answers many questions about its gradients."""
+"""`kernel`: one kernel of a model. `Tangent`: a model that was probed once and answers many questions about its gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
-from ntkscope.core.checked import checked
+from ntkscope.core.checked import check_arguments, checked
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels.registry import KERNELS, Certify, Kept, Request
 from ntkscope.linalg import Gram
@@ -20,7 +20,7 @@ from ntkscope.tangent.blocks.heads import OutputSketch, as_heads, chosen_outputs
 from ntkscope.tangent.blocks.precision import PRECISIONS, Precision
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.model import guards
-from ntkscope.tangent.model.batches import as_batch
+from ntkscope.tangent.model.batches import Batch, as_batch
 from ntkscope.tangent.model.subject import Selection, quiet
 from ntkscope.tangent.operators.jacobian import Jacobian
 
@@ -102,6 +102,7 @@ class Tangent:
             )
         if "precision" in known:
             options = {"precision": self.precision, **options}
+        options = check_arguments(make, options)
         chosen = {"store": None if store is None else os.fspath(store), "executor": executor, "progress": progress}
         if memory is not None:
             chosen["memory"] = parse_bytes(memory)
@@ -112,26 +113,13 @@ class Tangent:
     def features(self, x: Any) -> Params:
         """`∂f_c(x_i)/∂θ` of every chosen parameter, (n, c, *shape), for all samples at once."""
         request = self._request("trntk0", x, None, {})
-
-        def work(engine: Engine) -> Params:
-            backward_pass = engine.capture(request.x1)
-            made = {
-                name: torch.zeros(backward_pass.n, engine.width, leaf.numel(), dtype=leaf.dtype, device=leaf.device)
-                for name, leaf in engine.subject.leaves.items()
-            }
-            for piece in engine.pieces:
-                engine.feature(backward_pass, piece)
-                values = backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)
-                each = piece.numbers // max(1, piece.stop - piece.start)
-                made[piece.name][:, :, piece.start * each : piece.start * each + piece.numbers] = values
-            engine.settle(backward_pass)
-            leaves = engine.subject.leaves
-            return {name: value.unflatten(2, leaves[name].shape or (1,)).detach() for name, value in made.items()}
-
         with quiet(request.place(), self.model):
             engines = request.engines()
             rounding = Precision("exact", engines.subject.dtype)
-            return engines.run(work, request.x1, as_heads(self.outputs), full=False, precision=rounding)
+            attempts = engines.attempts(request.x1, as_heads(self.outputs), full=False, precision=rounding)
+            while True:
+                with attempts:
+                    return _features(attempts.engine(), request.x1)
 
     def jvp(self, x: Any, direction: Params) -> Tensor:
         """`J v`, (n, c): how the outputs at `x` change along a direction in parameter space."""
@@ -166,3 +154,64 @@ class Tangent:
         )
         request.check_inputs()
         return request
+
+
+def kernel(
+    name: str,
+    model: nn.Module,
+    x1: Any,
+    x2: Any = None,
+    *,
+    outputs: Sequence[int] | set[int] | int | OutputSketch | None = None,
+    params: Selection = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    precision: Annotated[str, PRECISIONS] = "exact",
+    memory: str | int | float = "2GiB",
+    store: str | os.PathLike[str] | None = None,
+    executor: Any = None,
+    progress: bool = False,
+    seed: int = 0,
+    certify: Certify = "every",
+    **options: Any,
+) -> Gram:
+    """The kernel `name` of `model` between `x1` and `x2` (`x1` with itself when left out).
+
+    `outputs`: which outputs count (all), or `OutputSketch(k)` for k random combinations of them. `params`: which parameters
+    (all that require a gradient): a glob or globs on their names, "last" for the last affine layer, or a predicate. `dtype`,
+    `device`: compute there instead of where the model is. `precision`: "exact", or on a GPU "tf32", "bf16", "fp16". `memory`:
+    bytes held besides model and inputs, the result included. `seed`: of random projections. `store`: a folder or fsspec URL to
+    keep the kernel in, tile by tile; tiles that are there already are not computed again, and the Gram reads them when they are
+    needed. `executor`: a Dask client (or its scheduler's address) whose workers compute the tiles. `certify`: which blocks are
+    checked against plain autograd on the model itself: "every" one, "sampled" (one in eight), or False; `K.certificate` says
+    what the checks found. Further options belong to the kernel. The model is never changed.
+
+    To compute several kernels of one model, keep a `Tangent`: it probes the model once.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    >>> kernel("trntk0", model, x).dense()
+    tensor([[1., 1.],
+            [1., 2.]])
+    """
+    KERNELS[name]  # an unknown name is refused before anything is looked at
+    tangent = Tangent(model, outputs=outputs, params=params, dtype=dtype, device=device, memory=memory, certify=certify)
+    if precision != "exact":
+        options["precision"] = precision
+    return tangent._once().kernel(name, x1, x2, store=store, executor=executor, progress=progress, seed=seed, **options)
+
+
+def _features(engine: Engine, x: Batch) -> Params:
+    backward_pass = engine.capture(x)
+    leaves = engine.subject.leaves
+    made = {
+        name: torch.zeros(backward_pass.n, engine.width, leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+        for name, leaf in leaves.items()
+    }
+    for piece in engine.pieces:
+        engine.feature(backward_pass, piece)
+        values = backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)
+        each = piece.numbers // max(1, piece.stop - piece.start)
+        made[piece.name][:, :, piece.start * each : piece.start * each + piece.numbers] = values
+    engine.settle(backward_pass)
+    return {name: value.unflatten(2, leaves[name].shape or (1,)).detach() for name, value in made.items()}

@@ -24,6 +24,13 @@ class Assembly:
     sides: dict[str, Tensor] = field(default_factory=dict)
     """The diagonals of the row and of the column inputs, in float64, where tiles carry them."""
 
+    @classmethod
+    def of(cls, source: Computing, planes: Mapping[str, torch.dtype], advance: Callable[[int], None]) -> Assembly:
+        """Zeros, on the source's device, with the further `planes`."""
+        shape, device = (source.grid.n, source.grid.m), getattr(source, "device", "cpu")
+        further = {name: torch.zeros(shape, dtype=dtype, device=device) for name, dtype in planes.items()}
+        return cls(source.grid, torch.zeros(shape, dtype=source.dtype, device=device), further, advance)
+
     def has(self, i: int, j: int) -> bool:
         return False
 
@@ -97,10 +104,7 @@ def assemble(
 
     Progress counts what the source reports, up to `total`.
     """
-    grid, device = source.grid, getattr(source, "device", "cpu")
-    values = torch.zeros(grid.n, grid.m, dtype=source.dtype, device=device)
-    further = {name: torch.zeros(grid.n, grid.m, dtype=dtype, device=device) for name, dtype in (planes or {}).items()}
     with counter(total, label, enabled=progress) as bar:
-        made = Assembly(grid, values, further, bar.advance)
-        run(source, made, dict.fromkeys(grid, False))
+        made = Assembly.of(source, planes or {}, bar.advance)
+        run(source, made, dict.fromkeys(source.grid, False))
     return made

@@ -71,6 +71,7 @@ class Execution:
     convolutions: bool = False
     heads: int = 1
     mode: ExecutionMode = PLAIN  # the best one so far
+    threads: int = 1  # that work with copies of the engine at present
     seen: int = 0  # blocks of all calls
     before: int = 0  # blocks of earlier calls
     ahead: int = 0  # blocks that this call is still going to run

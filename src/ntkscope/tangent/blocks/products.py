@@ -20,7 +20,6 @@ from ntkscope.tangent.blocks.features import (
     DenseFeature,
     FactoredFeature,
     Feature,
-    accumulate,
     bundle,
     joined,
     product_flops,
@@ -177,80 +176,38 @@ def mirror(square: Float[Tensor, "n n"], step: int = 512) -> None:
         square[at.stop :, at.start : at.stop] = square[at.start : at.stop, at.stop :].T
 
 
-def block_products(
-    maker: Maker,
-    held: Features,
-    column: Column,
-    height: int,
-    width: int,
-    workspace: int,
-    keep: Callable[[Any, Tensor], None] | None = None,
-    by_head: Float[Tensor, "c n m"] | None = None,
-    own: bool = False,
-) -> Float[Tensor, "rows columns"]:
-    """Products of the first `height` held samples with a block of `width`, float64; `keep` sees those of each piece.
+def feature_pairs(
+    maker: Maker, held: Features, column: Column, height: int, spot: Spot | None, *, apart: bool
+) -> Iterator[tuple[Any, Feature, Feature]]:
+    """Each piece with its features of the first `height` held samples and of a block.
 
-    `by_head` (heads, height, width) is filled with those of every head, of which the result is the sum. `own`: the block is the
-    last `width` of the held samples, so that half of their products with each other are enough.
+    Small ones come joined, without their pieces, unless they have to stay `apart`. `spot` is told of all.
     """
-    size = maker.width if maker.full else 1
-    total = torch.zeros(height * size, width * size, dtype=torch.float64, device=maker.device)
-    spot = maker.spot(height, width)
-    first = height - width
-
-    def multiply(into: Tensor, left: Feature, right: Feature, piece: Any = None) -> None:
-        with maker.clock("products", piece):
-            for at in strips(range(width), left, right, maker.full) if own else [range(width)]:
-                rows, columns = left[: first + at.stop if own else height], right[at.start : at.stop]
-                maker.count("products", product_flops(rows, columns, maker.full))
-                part = into[: len(rows) * size, at.start * size : at.stop * size]
-                accumulate(part, rows, columns, full=maker.full, precision=maker.precision, workspace=workspace)
-
-    waiting: list[tuple[DenseFeature, DenseFeature]] = []  # small ones
+    waiting: list[tuple[DenseFeature, DenseFeature]] = []
     numbers = 0
-
-    def multiply_waiting() -> None:
-        if waiting:
-            left, right = (joined(side) for side in zip(*waiting))
-            waiting.clear()
-            multiply(total, left, right)
-
     for piece in maker.pieces:
         left, right = held[piece][:height], column.feature(piece)
         if spot is not None:
             with maker.clock("certificate"):
                 spot.add(left, right)
-        if by_head is not None:
-            maker.count("products", product_flops(left, right, maker.full))
-            with maker.clock("products", piece):
-                for k, into in enumerate(by_head):
-                    accumulate(
-                        into, left.head(k), right.head(k), full=False, precision=maker.precision, workspace=workspace
-                    )
-            continue
-        if keep is not None:
-            into = torch.zeros_like(total)
-            multiply(into, left, right, piece)
-            if own:
-                mirror(into[first * size :])
-            total += into
-            keep(piece, into)
-        elif isinstance(left, DenseFeature) and isinstance(right, DenseFeature) and small(left) and small(right):
+        if apart or isinstance(left, FactoredFeature) or isinstance(right, FactoredFeature):
+            yield piece, left, right
+        elif small(left) and small(right):
             waiting.append((left, right))
             numbers += left.values.numel() + right.values.numel()
             if numbers > bundle(left):
-                multiply_waiting()
+                yield _all_joined(waiting)
                 numbers = 0
         else:
-            multiply(total, left, right, piece)
-    multiply_waiting()
-    if own and by_head is None and keep is None:
-        mirror(total[first * size :])
-    column.settle()
-    total = total if by_head is None else by_head.sum(0)
-    if spot is not None:
-        maker.settle_spot(spot, total)
-    return total
+            yield piece, left, right
+    if waiting:
+        yield _all_joined(waiting)
+
+
+def _all_joined(waiting: list[tuple[DenseFeature, DenseFeature]]) -> tuple[None, DenseFeature, DenseFeature]:
+    left, right = (joined(side) for side in zip(*waiting))
+    waiting.clear()
+    return None, left, right
 
 
 def write(

@@ -7,15 +7,13 @@ sample fails, the call is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 from ntkscope.core import UsageError
 from ntkscope.tangent.certify.auditor import GraphMismatch
 
 LOG = logging.getLogger(__name__)
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,34 @@ class Fallback:
         raise UsageError(change.refusal)
 
 
-def retried(
-    work: Callable[[Fallback], Result],
-    start: Fallback | None = None,
-    *,
-    threads: Callable[[Fallback], int],
-    probe_again: Callable[[], bool] = lambda: False,
-) -> Result:
-    """`work(detour)`; where a check fails, once more with the next detour, after what `threads(detour)` threads did.
+class Attempts:
+    """Attempts at one piece of work, each slower than the one whose check failed: `while True: with attempts: return …`.
 
-    `probe_again`: whether to try the first path once more, with a new probe.
+    >>> attempts = Attempts()
+    >>> for _ in range(2):
+    ...     with attempts:
+    ...         if not attempts.fallback.func:
+    ...             raise GraphMismatch({"weight"})
+    >>> attempts.fallback.func
+    frozenset({'weight'})
     """
-    fallback = start or Fallback()
-    while True:
-        try:
-            return work(fallback)
-        except GraphMismatch as change:
-            if fallback != Fallback() or not probe_again():
-                fallback = fallback.after(change, threads(fallback))
-                failed = ", ".join(sorted(change.names)) or "a block"
-                LOG.warning("a check failed (%s); the work begins again in a slower way", failed)
+
+    def __init__(self, start: Fallback | None = None) -> None:
+        self.fallback = start or Fallback()
+        self.threads = 1  # that worked side by side
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, GraphMismatch):
+            return False
+        if self.fallback != Fallback() or not self.probe_again():
+            self.fallback = self.fallback.after(error, self.threads)
+            failed = ", ".join(sorted(error.names)) or "a block"
+            LOG.warning("a check failed (%s); the work begins again in a slower way", failed)
+        return True
+
+    def probe_again(self) -> bool:
+        """Whether to try the first path once more, with a new probe."""
+        return False

@@ -107,7 +107,7 @@ class Engine:
         """Begin a new account of times and checks; which shapes of tiles were spot-checked is remembered."""
         self.timing = self._new_clock()
         self.ran = 0
-        self.threads = 1  # that work with copies of this at present
+        self.execution.threads = 1
         self.spare = 0.0  # bytes that a way of harvesting may take besides what the plan counts
         self.auditor = self._auditor(0)
 
@@ -133,8 +133,20 @@ class Engine:
             self.execution.refuse(mode)
         return self._captured(batch, check, PLAIN, PLAIN)
 
-    def compare_ways(self, x: Batch, room: float) -> None:
-        """Where further calls are to come: time the ways of running samples on some of `x`, in `room` bytes."""
+    @property
+    def threads(self) -> int:
+        """How many threads work with copies of this at present."""
+        return self.execution.threads
+
+    def begin(self, blocks: int, spare: float, threads: int) -> None:
+        self.spare, self.execution.threads = spare, threads
+        self.execution.begin(blocks)
+
+    def longest(self, samples: int) -> int:
+        return self.execution.longest(samples)
+
+    def compare_modes(self, x: Batch, room: float) -> None:
+        """Where further calls are to come: time the execution modes on some of `x`, in `room` bytes."""
         watched = any(piece.members for piece in self.pieces)
         if not (self.execution.patient and self.execution.tries and watched) or self.execution.settled:
             return
@@ -281,6 +293,15 @@ class Engine:
     @property
     def graph_bytes(self) -> int:
         return self.probed.graph_bytes
+
+    def groups(self, heads: int) -> list[Engine]:
+        """This, or an engine for every group of so many of its heads (0: all of them)."""
+        if not 0 < heads < self.width:
+            return [self]
+        return [self.part(at, min(self.width, at + heads)) for at in range(0, self.width, heads)]
+
+    def group_footprint(self, heads: int) -> Footprint:
+        return self.part(0, heads).footprint if 0 < heads < self.width else self.footprint
 
     def part(self, start: int, stop: int) -> Engine:
         """The same for some of the heads; the account of its checks is this one's."""

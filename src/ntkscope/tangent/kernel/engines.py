@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ntkscope.tangent.blocks.heads import Heads
-from ntkscope.tangent.certify.fallback import Fallback, retried
+from ntkscope.tangent.certify.fallback import Attempts, Fallback
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject
 from ntkscope.tangent.trace.probed import Probed
-
-Result = TypeVar("Result")
 
 
 class Engines:
@@ -24,7 +21,7 @@ class Engines:
     def __init__(self, subject: Subject, *, certify: str | bool = "every", lasting: bool = False) -> None:
         self.subject, self.certify, self.lasting = subject, certify, lasting
         self.kept: Probed | None = None
-        self._plainly = False  # whether a check failed on blocks that were run in another way than the model's own
+        self.plainly = False  # whether a check failed on blocks that were run in another way than the model's own
         self._made: dict[Any, Engine] = {}  # of what the probe found
 
     def probe(self, sample: Batch) -> Probed:
@@ -41,27 +38,36 @@ class Engines:
         else:
             self._made[key] = Engine(self.subject, found, heads, fallback=fallback, certify=self.certify, **options)
             self._made[key].execution.patient = self.lasting
-            if self._plainly:
+            if self.plainly:
                 self._made[key].execution.abandon()
         return self._made[key]
 
-    def run(self, work: Callable[[Engine], Result], sample: Batch, heads: Heads, **options: Any) -> Result:
-        """`work` with an engine; where a check fails, once more on the next slower path."""
-        old, threads = False, 1
+    def attempts(self, sample: Batch, heads: Heads, **options: Any) -> EngineAttempts:
+        """Attempts at work with an engine; where a check fails, the next is on a slower path."""
+        return EngineAttempts(self, sample, heads, options)
 
-        def attempt(fallback: Fallback) -> Result:
-            nonlocal old, threads
-            old = self.kept is not None
-            engine = self.engine(sample, heads, fallback, **options)
-            try:
-                return work(engine)
-            finally:
-                threads = engine.threads
-                self._plainly |= engine.execution.abandoned
 
-        def probe_again() -> bool:
-            if old:  # found with other inputs, or other weights
-                self.kept = None
-            return old
+class EngineAttempts(Attempts):
+    """`while True: with attempts: return work(attempts.engine())`."""
 
-        return retried(attempt, threads=lambda _: threads, probe_again=probe_again)
+    def __init__(self, engines: Engines, sample: Batch, heads: Heads, options: dict[str, Any]) -> None:
+        super().__init__()
+        self._engines, self._sample, self._heads, self._options = engines, sample, heads, options
+        self._probed_before = False  # with other inputs, or other weights
+        self._engine: Engine | None = None
+
+    def engine(self) -> Engine:
+        self._probed_before = self._engines.kept is not None
+        self._engine = self._engines.engine(self._sample, self._heads, self.fallback, **self._options)
+        return self._engine
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if self._engine is not None:
+            self.threads = self._engine.threads
+            self._engines.plainly |= self._engine.execution.abandoned
+        return super().__exit__(kind, error, trace)
+
+    def probe_again(self) -> bool:
+        if self._probed_before:
+            self._engines.kept = None
+        return self._probed_before

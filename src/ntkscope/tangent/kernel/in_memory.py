@@ -8,7 +8,7 @@ computed. Sites accumulate in float64.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, UsageError
-from ntkscope.linalg.grams.assembly import assemble
+from ntkscope.core.progress import counter
+from ntkscope.linalg.grams.assembly import Assembly
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.coverage import Coverage
@@ -24,7 +25,7 @@ from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.engines import Engines
 from ntkscope.tangent.kernel.plan import FEW, Plan, heads_at_once, make_plan
 from ntkscope.tangent.kernel.schedule import check_schedule, roomy
-from ntkscope.tangent.kernel.tiles import SHARE, SQUARES, TileMaker, Tiles, group_footprint, groups_of
+from ntkscope.tangent.kernel.tiles import SHARE, SQUARES, TileMaker, Tiles
 from ntkscope.tangent.model.arithmetic import check_range
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.trace.probed import probed
@@ -104,37 +105,29 @@ def products(
     """
     check_schedule(schedule)
     rounding = Precision(precision, engines.subject.dtype)
-
-    def work(engine: Engine) -> Products:
-        groups = head_groups(engine, x1, x2, memory, per_layer)
-        planes = _planes(engine, per_layer)
-
-        def staffed(workers: int) -> None:
-            engine.threads = workers
-
-        most = torch.get_num_threads() if engine.device.type == "cpu" and not engine.fallback.alone else 1
-        made = multiplied(
-            groups, x1, x2, memory, most, planes=planes, progress=progress, staffed=staffed, schedule=schedule
-        )
-        assert engine.heads.unit is not None
-        return replace(made, outputs=engine.chosen, unit=engine.heads.unit)
-
-    with rounding.context():
-        return engines.run(work, probed(x1, x2), heads, full=full, precision=rounding, profile=profile)
+    attempts = engines.attempts(probed(x1, x2), heads, full=full, precision=rounding, profile=profile)
+    while True:
+        with attempts, rounding.context():
+            engine = attempts.engine()
+            groups, planes = head_groups(engine, x1, x2, memory, per_layer), _planes(engine, per_layer)
+            most = torch.get_num_threads() if engine.device.type == "cpu" and not engine.fallback.alone else 1
+            made = multiplied(groups, x1, x2, memory, most, planes=planes, progress=progress, schedule=schedule)
+            assert engine.heads.unit is not None
+            return replace(made, outputs=engine.chosen, unit=engine.heads.unit)
 
 
-def head_groups(engine: Engine, x1: Batch, x2: Batch | None, memory: int, per_layer: bool) -> list[TileMaker]:
+def head_groups(engine: Engine, x1: Batch, x2: Batch | None, memory: int, per_layer: bool) -> list[Engine]:
     """The engine itself, or several for groups of its heads: as many at once as leave room for all, or some, residents."""
     n, m = len(x1), None if x2 is None else len(x2)
     kept = 1 + len(_planes(engine, per_layer)) + (engine.heads.sketch is not None)
 
     def residents(heads: int) -> int:
-        return make_plan(n, m, group_footprint(engine, heads), memory, kept).resident
+        return make_plan(n, m, engine.group_footprint(heads), memory, kept).resident
 
     if engine.full:  # every pair of heads is a number of its own
         residents(engine.width)
         return [engine]
-    return groups_of(engine, heads_at_once(engine.width, min(n, m or n, FEW), residents))
+    return engine.groups(heads_at_once(engine.width, min(n, m or n, FEW), residents))
 
 
 def _planes(engine: Engine, per_layer: bool) -> dict[str, torch.dtype]:
@@ -153,13 +146,9 @@ def multiplied(
     *,
     planes: Mapping[str, torch.dtype] | None = None,
     progress: bool = False,
-    staffed: Callable[[int], None] = lambda workers: None,
     schedule: str = "blocks",
 ) -> Products:
-    """The products of the features that makers give, one for each group of heads, inside `memory`.
-
-    `staffed` is told how many of at most `threads` threads work side by side.
-    """
+    """The products of the features that makers give, one for each group of heads, inside `memory`, by at most `threads`."""
     planes = planes or {}
     if planes and schedule == "layers":
         raise UsageError(
@@ -168,17 +157,15 @@ def multiplied(
         )
     schedule = "blocks" if planes else schedule
     if x2 is not None and len(x2) < len(x1):  # the smaller side stays
-        how: dict[str, Any] = {"planes": planes, "progress": progress, "staffed": staffed, "schedule": schedule}
+        how: dict[str, Any] = {"planes": planes, "progress": progress, "schedule": schedule}
         return multiplied(makers, x2, x1, memory, threads, **how).turned
     n, m = len(x1), None if x2 is None else len(x2)
     kept = 1 + len(planes) + (SQUARES in planes)
-    engines = [maker for maker in makers if isinstance(maker, Engine)]
     each = makers[0].footprint
     result = n * (m or n) * each.pairs * each.itemsize * kept
-    if engines:
-        engines[0].compare_ways(x1, each.slack * memory - result)
-        each = replace(each, longest=engines[0].execution.longest(n + (m or 0)))
-    plan = roomy(n, m, each, memory, kept, threads, schedule, engines[0].sharing if engines else 0)
+    makers[0].compare_modes(x1, each.slack * memory - result)
+    each = replace(each, longest=makers[0].longest(n + (m or 0)))
+    plan = roomy(n, m, each, memory, kept, threads, schedule, makers[0].sharing)
     across = (plan.columns if m is not None else None) if plan.layered else m or n
     cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
     tiles = Tiles(makers, x1, x2, plan.resident, across, **cut, repeatable=False)
@@ -186,15 +173,15 @@ def multiplied(
         plan = make_plan(n, m, each, memory, kept, tiles.threads)
         tiles.recut(plan.resident, plan.block, plan.workspace)
         tiles.staff(plan.workers)
-    staffed(plan.workers)
     spare = max(0.0, each.slack * memory - result - plan.held(each, n, m)) / plan.workers
+    blocks = len(makers) * -(-(n + (m or 0)) // plan.block)
     for maker in tiles.makers:
-        if isinstance(maker, Engine):
-            maker.spare = spare
-    if engines:
-        engines[0].execution.begin(len(makers) * -(-(n + (m or 0)) // plan.block))
+        maker.begin(blocks, spare, plan.workers)
     began = time.perf_counter()
-    made = assemble(tiles, planes=planes, total=tiles.pairs, label="kernel", progress=progress)
+    with counter(tiles.pairs, "kernel", enabled=progress) as bar:
+        made = Assembly.of(tiles, planes, bar.advance)
+        for i, j in tiles.grid.path():
+            made.write(i, j, tiles.tile(i, j, made.place(i, j)))
     coverage, certificate = tiles.coverage(), tiles.certificate()
     if plan.workers > 1 and coverage is not None:
         factor = (time.perf_counter() - began) / max(1e-9, sum(coverage.stages.values()))

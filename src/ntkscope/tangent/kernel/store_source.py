@@ -25,11 +25,11 @@ from ntkscope.core.model.copies import duplicate
 from ntkscope.linalg.grams.tiling import Grid, TileValues
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.blocks.precision import Precision
-from ntkscope.tangent.certify.fallback import Fallback, retried
+from ntkscope.tangent.certify.fallback import Attempts, Fallback
 from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.plan import Cut
-from ntkscope.tangent.kernel.tiles import TileMaker, Tiles, groups_of
+from ntkscope.tangent.kernel.tiles import TileMaker, Tiles
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject, quiet
 from ntkscope.tangent.trace.probed import probed
@@ -45,7 +45,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def make(self, sample: Batch, fallback: Fallback) -> TileMaker:
-        """A maker that was probed on `sample` and avoids what `detour` says."""
+        """A maker that was probed on `sample` and avoids what `fallback` says."""
 
     def travelling(self, device: torch.device) -> Recipe:
         """The same with a model on the CPU, to be computed on `device` where it arrives."""
@@ -126,13 +126,19 @@ class NetworkSource(ABC, Generic[Made]):
     def tile(self, i: int, j: int) -> TileValues:
         """Tile (i, j) and `k(x, x)` of its inputs; parameters used in new ways by these inputs take the func path."""
         with quiet(self.device, self.recipe.model), self._lock, reproducible(self.device), self._clock():
-            start = self._paths.get(i, Fallback())
-            return retried(functools.partial(self._tile, i, j), start, threads=lambda d: self._made[d].threads)
+            attempts = Attempts(self._paths.get(i))
+            while True:
+                with attempts:
+                    made = self._made_for(attempts.fallback)
+                    try:
+                        return self._compute(made, i, j, attempts.fallback)
+                    finally:
+                        attempts.threads = made.threads
 
-    def _tile(self, i: int, j: int, fallback: Fallback) -> TileValues:
+    def _made_for(self, fallback: Fallback) -> Made:
         if fallback not in self._made:
             self._made[fallback] = self._make(self.recipe.make(probed(self.x1, self.x2), fallback))
-        return self._compute(self._made[fallback], i, j, fallback)
+        return self._made[fallback]
 
     @property
     def seconds(self) -> float:
@@ -182,7 +188,7 @@ class FeatureTiles(NetworkSource[Tiles]):
         self._made[Fallback()] = tiles
 
     def _make(self, maker: TileMaker) -> Tiles:
-        cut, groups = self.cut, groups_of(maker, self.cut.heads)
+        cut, groups = self.cut, maker.groups(self.cut.heads)
         made = {"block": cut.block, "workspace": cut.workspace, "forming": cut.forming}
         return Tiles(groups, self.x1, self.x2, cut.size, **made, repeatable=True)
 

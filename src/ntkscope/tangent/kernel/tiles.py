@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,25 +19,25 @@ from torch import Tensor
 from ntkscope.core import Certificate, NtkscopeError
 from ntkscope.core.machine.threads import recruit, share
 from ntkscope.linalg.grams.tiling import Grid, Place, TileValues
+from ntkscope.tangent.blocks.features import accumulate, product_flops
 from ntkscope.tangent.blocks.products import (
-    Column,
     Features,
     Maker,
-    block_products,
     cut,
+    feature_pairs,
     flat,
     hold_block,
+    mirror,
     passing,
     ranges,
+    strips,
     write,
 )
 from ntkscope.tangent.certify.auditor import GraphMismatch
-from ntkscope.tangent.kernel.by_layers import ALIGNED, FactorCache, Layered
+from ntkscope.tangent.kernel.by_layers import ALIGNED, Deferring, FactorCache, Layered
 from ntkscope.tangent.kernel.coverage import Coverage
-from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.plan import Footprint
 from ntkscope.tangent.model.batches import Batch
-from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 
 SQUARES = "squares"  # the plane of the squares of every head's products, summed over heads
 ROOMY = ("cuda",)  # devices whose allocators break up large pieces of memory that are given back and taken again
@@ -52,6 +52,31 @@ class TileMaker(Maker, Protocol):
     def footprint(self) -> Footprint: ...
 
     def twin(self) -> TileMaker: ...
+
+    def groups(self, heads: int) -> Sequence[TileMaker]:
+        """This, or one for every group of so many of its heads (0: all of them)."""
+        ...
+
+    def group_footprint(self, heads: int) -> Footprint:
+        """What a sample takes where so many heads are taken at once."""
+        ...
+
+    @property
+    def sharing(self) -> int:
+        """Bytes a sample that heads which share a backward pass take besides."""
+        ...
+
+    def compare_modes(self, x: Batch, room: float) -> None:
+        """Time the execution modes on some of `x`, in `room` bytes, where that will pay."""
+        ...
+
+    def longest(self, samples: int) -> int:
+        """The longest block that a call with so many samples should use; 0 for the planner's own limit."""
+        ...
+
+    def begin(self, blocks: int, spare: float, threads: int) -> None:
+        """So many blocks follow, run by so many threads; a mode may take `spare` bytes besides what the plan counts."""
+        ...
 
     def check_finite(self, values: Tensor, x: Batch) -> None: ...
 
@@ -69,6 +94,19 @@ class Row:
     held: Features
     side: Tensor | None
     cache: FactorCache | None = None  # instead of features, where gradients are formed layer by layer
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """One group of heads of a tile: the row's features, the `others` whose columns they meet, the first `own` of them the
+    tile's own rows, and where products and self products of two sets (`side`) go."""
+
+    row: Row
+    rows: int
+    others: Batch
+    own: int
+    place: Place
+    side: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +148,7 @@ class Tiles:
         self.dtype: torch.dtype = first.dtype
         self.device = first.device
         self.threads = 1
+        self._advancing = threading.Lock()
         self._row: Row | None
         self._passed: Passed | None
         self._room: Tensor | None  # on a GPU, for gradients that are formed layer by layer
@@ -157,16 +196,23 @@ class Tiles:
         if place is None:
             shape = len(rows) * self.heads, len(columns) * self.heads
             place = Place(torch.zeros(shape, dtype=self.dtype, device=self.device))
+        others = (self.x1 if self.x2 is None else self.x2)[columns.start : columns.stop]
+        own = len(rows) if self.x2 is None and columns.start == rows.start else 0
+        blocks = list(ranges(0, own, self.block))[::-1]  # of its own, the last are the longest
+        blocks += ranges(own, len(columns), self.block)
         sides: list[list[Tensor]] = [[], []]
-        for group in range(len(self.groups)):
-            row = self.hold(i, group)
-            new = None
+        for number, makers in enumerate(self.groups):
+            row, new = self.hold(i, number), None
             if self.x2 is not None and i == 0:
-                new = torch.zeros(len(columns), self.groups[group][0].width, dtype=torch.float64, device=self.device)
-            self._contract(row, rows, columns, place, new)
+                new = torch.zeros(len(columns), makers[0].width, dtype=torch.float64, device=self.device)
+            group = Group(row, len(rows), others, own, place, new)
+            if row.cache is not None:
+                self._layers(group, row.cache, columns)
+            else:
+                self._share(makers, blocks, functools.partial(self._block, group))
             for side, part in zip(sides, (row.side, new)):
-                side += [] if part is None else [flat(part, self.groups[group][0].full)]
-            del row  # the features of the next group are made when these are gone
+                side += [] if part is None else [flat(part, makers[0].full)]
+            del row, group  # the features of the next group are made when these are gone
         self.groups[0][0].check_finite(place.values, self.x1[rows.start : rows.stop])
         row_side, column_side = (functools.reduce(add, parts) if parts else None for parts in sides)
         return TileValues(place.values, row_side, column_side, place.planes)
@@ -187,7 +233,7 @@ class Tiles:
             if self.forming:
                 cache = None if self.x2 is not None else self._again(rows, group)
                 self._passed = None if cache is not None else self._passed
-                cache = cache or self._shelf(makers, x, side, check=self.repeatable)
+                cache = cache or self._factors(makers, x, side, check=self.repeatable)
                 self._row = Row(i, group, held, side, cache)
                 return self._row
             blocks = ranges(0, len(x), self.block)
@@ -195,12 +241,12 @@ class Tiles:
             self._row = Row(i, group, held, side)
         return self._row
 
-    def _shelf(self, makers: Sequence[TileMaker], x: Batch, side: Tensor | None, *, check: bool) -> FactorCache:
+    def _factors(self, makers: Sequence[TileMaker], x: Batch, side: Tensor | None, *, check: bool) -> FactorCache:
         """The factors of all samples of `x`, run by one maker."""
         cache = FactorCache(len(x), side)
 
         def put(maker: TileMaker, at: range) -> None:
-            assert isinstance(maker, Engine)
+            assert isinstance(maker, Deferring)
             cache.put(maker, x, at, check=check, room=self._room)
 
         self._share(makers[:1], ranges(0, len(x), self.block), put)
@@ -217,41 +263,21 @@ class Tiles:
             last.cache if last is not None and side is None and (last.columns, last.group) == (columns, group) else None
         )
 
-    def _contract(self, row: Row, rows: range, columns: range, place: Place, side: Tensor | None) -> None:
-        """Add one group of heads to a tile; of its own inputs only the rows up to a block's end, the rest by symmetry."""
-        others = (self.x1 if self.x2 is None else self.x2)[columns.start : columns.stop]
-        own = len(rows) if self.x2 is None and columns.start == rows.start else 0
-        if row.cache is not None:
-            self._layers(row, row.cache, columns, others, own, place, side)
-            return
-        lock = threading.Lock()
-
-        def work(maker: TileMaker, at: range) -> None:
-            inside = at.stop <= own
-            column = cut(row.held, at) if inside else passing(maker, others, at, side)
-            self._block(maker, row, at, at.stop if inside else len(rows), column, place, inside)
-            with lock:
-                place.advance(len(rows) * len(at))
-
-        blocks = list(ranges(0, own, self.block))[::-1]  # of its own, the last are the longest
-        self._share(self.groups[row.group], [*blocks, *ranges(own, len(columns), self.block)], work)
-
-    def _layers(
-        self, row: Row, cache: FactorCache, at: range, others: Batch, own: int, place: Place, side: Tensor | None
-    ) -> None:
+    def _layers(self, group: Group, cache: FactorCache, at: range) -> None:
         """One group of heads, layer by layer; a tile is its own inputs, or none of them."""
-        if own not in (0, len(others)):
+        row, own, place = group.row, group.own, group.place
+        if own not in (0, len(group.others)):
             raise NtkscopeError(
-                f"a tile of {len(others)} columns, {own} of them its own rows, cannot be made layer by layer"
+                f"a tile of {len(group.others)} columns, {own} of them its own rows, cannot be made layer by layer"
             )
         makers = self.groups[row.group]
-        columns = cache if own else self._again(at, row.group, side)
+        columns = cache if own else self._again(at, row.group, group.side)
         if columns is None:
             self._passed = None  # before there are others
-            columns = self._shelf(makers, others, side, check=False)
+            columns = self._factors(makers, group.others, group.side, check=False)
 
         def work(maker: TileMaker, _: range) -> None:
-            assert isinstance(maker, Engine)
+            assert isinstance(maker, Deferring)
             total = Layered(maker, cache, columns, self.block, self.forming, self.workspace, self._room).total()
             with maker.clock("writing"):
                 for at in ranges(0, columns.n, self.block):
@@ -264,25 +290,57 @@ class Tiles:
         if not own:
             self._passed = Passed(at, row.group, columns)
 
-    def _block(
-        self, maker: TileMaker, row: Row, at: range, height: int, column: Column, place: Place, inside: bool
-    ) -> None:
-        """All pieces of one block of columns."""
-        start = at.start * self.heads
-        shares = [name for name in place.planes if name != SQUARES]
+    def _block(self, group: Group, maker: TileMaker, at: range) -> None:
+        """The products of one block of columns, float64; of the tile's own inputs only with rows up to the block's end, of
+        which half are enough: the rest is symmetric."""
+        row, place, inside, width = group.row, group.place, at.stop <= group.own, len(at)
+        column = cut(row.held, at) if inside else passing(maker, group.others, at, group.side)
+        height, start = at.stop if inside else group.rows, at.start * self.heads
+        first, size = (height - width) * self.heads, self.heads
+        total = torch.zeros(height * size, width * size, dtype=torch.float64, device=self.device)
+        spot = maker.spot(height, width)
+        shares = any(name != SQUARES for name in place.planes)
         by_head = None
         if SQUARES in place.planes:
-            by_head = torch.zeros(maker.width, height, len(at), dtype=torch.float64, device=self.device)
-
-        def keep(piece: ParameterBlock, part: Tensor) -> None:
-            write(place.planes[SHARE + piece.name], part, 0, start, inside, add=True)
-
-        kept = keep if shares else None
-        total = block_products(maker, row.held, column, height, len(at), self.workspace, kept, by_head, inside)
+            by_head = torch.zeros(maker.width, height, width, dtype=torch.float64, device=self.device)
+        how: dict[str, Any] = {"precision": maker.precision, "workspace": self.workspace}
+        for piece, left, right in feature_pairs(
+            maker, row.held, column, height, spot, apart=shares or by_head is not None
+        ):
+            if by_head is not None:
+                maker.count("products", product_flops(left, right, maker.full))
+                with maker.clock("products", piece):
+                    for k, into in enumerate(by_head):
+                        accumulate(into, left.head(k), right.head(k), full=False, **how)
+                continue
+            into = torch.zeros_like(total) if shares else total
+            with maker.clock("products", piece):
+                for span in strips(range(width), left, right, maker.full) if inside else [range(width)]:
+                    rows, columns = (
+                        left[: height - width + span.stop if inside else height],
+                        right[span.start : span.stop],
+                    )
+                    maker.count("products", product_flops(rows, columns, maker.full))
+                    part = into[: len(rows) * size, span.start * size : span.stop * size]
+                    accumulate(part, rows, columns, full=maker.full, **how)
+            if shares:
+                if inside:
+                    mirror(into[first:])
+                total += into
+                write(place.planes[SHARE + piece.name], into, 0, start, inside, add=True)
+        if by_head is not None:
+            total = by_head.sum(0)
+        elif inside and not shares:
+            mirror(total[first:])
+        column.settle()
+        if spot is not None:
+            maker.settle_spot(spot, total)
         with maker.clock("writing"):
             write(place.values, total, 0, start, inside, add=row.group > 0)
             if by_head is not None:
                 write(place.planes[SQUARES], by_head.square_().sum(0), 0, start, inside, add=row.group > 0)
+        with self._advancing:
+            place.advance(group.rows * width)
 
     def _share(
         self, makers: Sequence[TileMaker], blocks: Iterable[range], work: Callable[[TileMaker, range], None]
@@ -291,21 +349,20 @@ class Tiles:
         makers = makers[: self.threads]
         changed: list[GraphMismatch] = []
 
-        def watched(maker: TileMaker, at: range) -> None:
+        def collecting(maker: TileMaker, at: range) -> None:
             try:
                 work(maker, at)
             except GraphMismatch as change:
-                if not self.repeatable:
-                    raise
                 changed.append(change)
 
         try:
+            tried = collecting if self.repeatable else work
             if self.device.type == "cpu" and (self.repeatable or len(makers) > 1):
                 each = 1 if self.repeatable else max(1, torch.get_num_threads() // len(makers))
-                share(makers, blocks, watched, threads_each=each)
+                share(makers, blocks, tried, threads_each=each)
             else:
                 for at in blocks:
-                    watched(makers[0], at)
+                    tried(makers[0], at)
         except (NtkscopeError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # of the model's own code: threads may have disturbed each other
@@ -316,22 +373,6 @@ class Tiles:
             names = {name for change in changed for name in change.names}
             suspect = all(change.suspect for change in changed)
             raise GraphMismatch(names, suspect=suspect, refusal=changed[0].refusal)
-
-
-def groups_of(maker: TileMaker, heads: int) -> list[TileMaker]:
-    """The maker itself, or one for every group of so many of its heads (0: all of them)."""
-    if not 0 < heads < maker.width:
-        return [maker]
-    assert isinstance(maker, Engine)
-    return [maker.part(at, min(maker.width, at + heads)) for at in range(0, maker.width, heads)]
-
-
-def group_footprint(maker: TileMaker, heads: int) -> Footprint:
-    """What a sample takes where so many heads are taken at once."""
-    if not 0 < heads < maker.width:
-        return maker.footprint
-    assert isinstance(maker, Engine)
-    return maker.part(0, heads).footprint
 
 
 def _samples(part: slice, heads: int) -> range:
