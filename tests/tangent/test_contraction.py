@@ -147,7 +147,7 @@ def test_half_of_the_products_of_a_block_with_itself_are_enough(
         place = Place(zeros, {SHARE + kind.name: zeros.clone() for kind in held} if keeping else {})
         group = Group(Row(0, 0, {**held}, None), n, made, own, place, None)
         with narrow(strip, 1e-9):
-            tiles._block(group, maker, range(n - width, n))  # type: ignore[arg-type]
+            tiles._block(group, maker, range(n - width, n))
         places.append(place)
     start = (n - width) * size
     square = places[1].values[start:, start:]
