@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import generator
-from ntkscope.linalg import spike_threshold
+from ntkscope.linalg.random_matrices.spiked import spike_threshold
 
 Shape = tuple[int, int]
 SHAPES: tuple[Shape, ...] = (

@@ -24,7 +24,8 @@ from torch import nn
 import ntkscope as ns
 from benchmarks.machine import ROOT, THREADS
 from benchmarks.outcome import Check, Outcome, table
-from ntkscope.core import DataNotFound, NumericalError, Part, UsageError
+from ntkscope.core import NumericalError, Part, UsageError
+from ntkscope.core.errors import DataNotFound
 from ntkscope.data.subsets import stratified
 from ntkscope.tangent.matrices.feature_matrices import LayerFeatures
 from ntkscope.training.schedules import Triangular

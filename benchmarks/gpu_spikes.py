@@ -24,7 +24,7 @@ from benchmarks.families import NOISE, SHAPES, Shape, noise
 from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope.core import derive_seed
 from ntkscope.core.script import run_script
-from ntkscope.linalg import spike_threshold
+from ntkscope.linalg.random_matrices.spiked import spike_threshold
 from ntkscope.linalg.sketches.sketch import _words
 from ntkscope.linalg.spectra.largest import largest_singular_values
 

@@ -18,7 +18,8 @@ from sklearn.linear_model import SGDClassifier
 import ntkscope as ns
 from benchmarks.outcome import Check, Outcome
 from benchmarks.timing import Spread, interleaved, wall
-from ntkscope.core import DataNotFound, numpy_generator
+from ntkscope.core import numpy_generator
+from ntkscope.core.errors import DataNotFound
 from ntkscope.surrogates import KernelGLM
 
 ALPHA, TARGET, GRADIENT, CLOSE = 1e-4, 10.0, 1e-6, 1e-3

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 import ntkscope as ns
 from benchmarks.mislabel_cases import CLASSES, FALLBACK, NOISE, Case, digits, features
 from benchmarks.outcome import Check, Outcome
-from ntkscope.core import DataNotFound, Part, generator
+from ntkscope.core import Part, generator
+from ntkscope.core.errors import DataNotFound
 from ntkscope.explain import auroc, mislabelled, precision_at
 from ntkscope.measures.faithfulness import standard_error
 from ntkscope.xray.plan import MAIN

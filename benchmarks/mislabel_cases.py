@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import DataNotFound, Part, generator
+from ntkscope.core import Part, generator
+from ntkscope.core.errors import DataNotFound
 from ntkscope.data.transforms.label_noise import label_noise
 from ntkscope.models.check import pretrained
 

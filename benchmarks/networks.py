@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import DataNotFound, generator
+from ntkscope.core import generator
+from ntkscope.core.errors import DataNotFound
 
 SIZES = {"lenet": 1024, "mlp": 256, "resnet20": 256}
 QUICK_SIZES = {"lenet": 48, "mlp": 32, "resnet20": 8}

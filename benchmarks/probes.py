@@ -30,8 +30,9 @@ from benchmarks.memory import MIB, resident, settled
 from benchmarks.networks import case
 from benchmarks.outcome import Check, Outcome
 from benchmarks.timing import Spread, interleaved, ratio, wall
-from ntkscope.core import DataNotFound
-from ntkscope.linalg import PCA, pca
+from ntkscope.core.errors import DataNotFound
+from ntkscope.linalg import pca
+from ntkscope.linalg.features.pca import PCA
 from ntkscope.measures.probes import grid, sweep
 from ntkscope.storage import FeatureStore
 

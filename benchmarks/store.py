@@ -60,7 +60,8 @@ def data() -> tuple[dict[str, Any], str]:
     import torch
 
     import ntkscope as ns
-    from ntkscope.core import DataNotFound, Part, generator
+    from ntkscope.core import Part, generator
+    from ntkscope.core.errors import DataNotFound
 
     try:
         split = ns.data.load("mnist")

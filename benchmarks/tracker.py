@@ -24,7 +24,8 @@ from torch import Tensor
 import ntkscope as ns
 from benchmarks.outcome import Check, Outcome, table
 from benchmarks.timing import Timed, interleaved, ratio
-from ntkscope.core import DataNotFound, Part, generator
+from ntkscope.core import Part, generator
+from ntkscope.core.errors import DataNotFound
 
 WITH, WITHOUT = "with", "without"
 TARGET, PROBE, BATCH, RATE, MOMENTUM = 1.07, 256, 64, 0.02, 0.9

@@ -264,7 +264,7 @@ def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPa
         return feature_tables.Network(model, x, 0.5, 0.25, "made up", before)
 
     def gone(size: feature_tables.Size) -> feature_tables.Network:
-        raise ns.core.DataNotFound("no such data")
+        raise ns.core.errors.DataNotFound("no such data")
 
     monkeypatch.setattr(feature_tables, "NETWORKS", {"Small": small, "Gone": gone})
     with torch.random.fork_rng(devices=[]):

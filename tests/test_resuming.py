@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import NtkscopeError, Part, RecordError, StoreError
+from ntkscope.core import NtkscopeError, Part
+from ntkscope.core.errors import RecordError, StoreError
 from ntkscope.infinite import Activation, Conv, Dense, Flatten, Relu, serial
 from ntkscope.kernels._stored import NetworkTiles
 from ntkscope.storage.feature_store import FeatureStore

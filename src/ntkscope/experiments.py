@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ntkscope.core import Record, Registry, UnknownName
+from ntkscope.core import Record, Registry
+from ntkscope.core.errors import UnknownName
 
 GROUP = "ntkscope.experiments"
 INSTALL = "the papers come as a package of their own: pip install ntkscope-papers, or `make install` in a checkout"

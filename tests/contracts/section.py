@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import Part, Record, RecordError
+from ntkscope.core import Part, Record
+from ntkscope.core.errors import RecordError
 from ntkscope.core.files.plain import to_plain
 from ntkscope.kernels.costs import Rates
 from ntkscope.report import Section as Shown

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from ntkscope.core import Claim, RecordError, UsageError
+from ntkscope.core import Claim, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.core.records.claims import VERDICTS
 
 GOOD = Claim("a-b", "Table 1", {"empty": 0.741}, {"empty": 0.744}, 0.01, "reproduced", "one seed")

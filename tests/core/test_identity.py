@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import ntkscope as ns
-from ntkscope.core import StoreError
+from ntkscope.core.errors import StoreError
 from ntkscope.core.identity import Answers, disagreement, drawn, identity, network_identity
 from oracles import resumed
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import ntkscope as ns
-from ntkscope.core import RecordError, StoreError
+from ntkscope.core.errors import RecordError, StoreError
 from ntkscope.core.identity import identity
 from ntkscope.core.numerics import NUMERICS, numerics
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from contracts.full_disk import full_beyond
-from ntkscope.core import Claim, Record, RecordError, UsageError
+from ntkscope.core import Claim, Record, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.core.records import record as record_module
 
 CLAIM = Claim("a-b", "Table 1", 0.741, 0.744, 0.01, "reproduced")

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from contracts.full_disk import full_beyond
-from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.core import Record, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.report import write_page
 
 

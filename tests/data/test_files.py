@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ntkscope.core import DataCorrupt, DataNotFound, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound
 from ntkscope.data import _files
 from ntkscope.data._npz import read_npz
 from ntkscope.data.olivetti import olivetti

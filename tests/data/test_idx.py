@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.real_data import idx_bytes
-from ntkscope.core import DataCorrupt
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data._idx import read_idx
 
 ARRAY = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.real_data import python2_batch
-from ntkscope.core import DataCorrupt, UnsafeData
+from ntkscope.core.errors import DataCorrupt, UnsafeData
 from ntkscope.data import _pickle
 
 

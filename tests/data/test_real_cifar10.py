@@ -24,7 +24,8 @@ from contracts.real_data import (
     write_cifar_binary,
     write_cifar_pickles,
 )
-from ntkscope.core import DataCorrupt, DataNotFound, Split, UnsafeData, UsageError
+from ntkscope.core import Split, UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound, UnsafeData
 from ntkscope.data import cifar10
 
 

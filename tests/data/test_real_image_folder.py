@@ -14,7 +14,8 @@ from PIL import Image
 
 import ntkscope.data
 from contracts.dataset import DatasetContract, given
-from ntkscope.core import DataCorrupt, DataNotFound, Split, UnknownName, UnsafeData, UsageError
+from ntkscope.core import Split, UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound, UnknownName, UnsafeData
 from ntkscope.data.image_folder import read_image
 
 COLOURS = {"boa": (255, 0, 0), "cobra": (0, 255, 0), "viper": (0, 0, 255)}

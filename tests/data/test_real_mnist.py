@@ -14,7 +14,7 @@ import torch
 import ntkscope.data
 from contracts.dataset import DatasetContract, given
 from contracts.real_data import data_root, idx_bytes, needs_data, write_idx_layout
-from ntkscope.core import DataCorrupt, DataNotFound
+from ntkscope.core.errors import DataCorrupt, DataNotFound
 from ntkscope.data import fashion_mnist
 
 FASHION_FOUND = os.path.isdir(fashion_mnist.SYSTEM) or os.path.isdir(

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntkscope.core import UnknownName, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import UnknownName
 from ntkscope.data.normalise import constants, to_float
 from ntkscope.data.subsets import image_split, keep_classes, resolve_classes, stratified
 

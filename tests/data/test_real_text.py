@@ -11,7 +11,8 @@ import torch
 import ntkscope.data
 from contracts.dataset import DatasetContract, given
 from contracts.real_data import data_root, needs_data
-from ntkscope.core import DataCorrupt, DataNotFound, Split, UsageError
+from ntkscope.core import Split, UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound
 
 
 @pytest.fixture

@@ -11,8 +11,10 @@ import torch
 
 import ntkscope.data
 from contracts.dataset import DatasetContract
-from ntkscope.core import DataCorrupt, Part, Split, UnknownName, UsageError
-from ntkscope.data import DATASETS, load, options_of, validate
+from ntkscope.core import Part, Split, UsageError
+from ntkscope.core.errors import DataCorrupt, UnknownName
+from ntkscope.data import DATASETS, load, options_of
+from ntkscope.data._validation import validate
 
 
 def split_with(x: torch.Tensor | None = None, y: torch.Tensor | None = None, where: str = "train") -> Split:

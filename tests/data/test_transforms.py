@@ -7,7 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from ntkscope.core import DataCorrupt, Part, Split, UsageError
+from ntkscope.core import Part, Split, UsageError
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data import Trigger, badnets, label_noise, load, one_vs_rest, stamp, translate
 from ntkscope.data.transforms._items import item_draws
 from ntkscope.data.transforms.badnets import COLOURS, PATTERNS

@@ -16,7 +16,7 @@ import torch
 
 from contracts.gram import features
 from doors.bounds import bounded, refused, state
-from ntkscope.core import StoreError
+from ntkscope.core.errors import StoreError
 from ntkscope.storage import KernelStore, fill, open_kernel
 from ntkscope.storage._zarr import CHECKED, attributes_checksum
 from ntkscope.storage.certified import read_certificate

@@ -19,7 +19,7 @@ import torch
 from torch._utils import _rebuild_tensor_v2
 
 from doors.bounds import bounded, exits_2, refused
-from ntkscope.core import DataCorrupt, UnsafeData
+from ntkscope.core.errors import DataCorrupt, UnsafeData
 from ntkscope.models import read_weights
 from ntkscope.models.text import check_config
 from ntkscope.training.snapshots import FORMAT, load_snapshot

@@ -16,7 +16,8 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import NumericalError, StoreError, UsageError, numpy_generator
+from ntkscope.core import NumericalError, UsageError, numpy_generator
+from ntkscope.core.errors import StoreError
 from ntkscope.explain import shift
 from ntkscope.explain.two_sample import c2st, kolmogorov, mmd
 from ntkscope.explain.two_sample.density_ratio import DensityRatio

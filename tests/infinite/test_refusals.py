@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from ntkscope import infinite
-from ntkscope.core import DuplicateName, MemoryBudgetError, NumericalError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import DuplicateName, MemoryBudgetError
 from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, LayerNorm, Relu, Residual, module_rule, serial
 from ntkscope.infinite.rules import Identity, Sum
 

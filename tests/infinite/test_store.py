@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, StoreError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import MemoryBudgetError, StoreError
 from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Relu, serial
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.limit import _tiled

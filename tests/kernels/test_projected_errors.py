@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 import ntkscope as ns
 from contracts.real_data import needs_data
-from ntkscope.core import StoreError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import StoreError
 from ntkscope.linalg import FactoredGram
 from ntkscope.linalg.sketches.batch_means import standard_errors
 from oracles.closeness import assert_kernel_close

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, StoreError
+from ntkscope.core.errors import MemoryBudgetError, StoreError
 from ntkscope.kernels import _projected_store, _projecting, _sketching
 from ntkscope.kernels._sketching import Room
 from ntkscope.linalg.sketches.sparse import SparseSketch

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from contracts.kernel import SAME, convolutional, perceptron, seeded, tied
-from ntkscope.core import MemoryBudgetError, StoreError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import MemoryBudgetError, StoreError
 from ntkscope.storage import TiledGram
 from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.blocks.heads import Heads

@@ -23,6 +23,8 @@ from laws.table import (
     share,
     switch,
 )
+from ntkscope.data._validation import check_part, validate
+from ntkscope.models._layers import Normalised, Scale, gaussian_moments
 
 D, MO = ns.data, ns.models
 NOT_PARTS = (None, "x", 3, object(), torch.eye(3))
@@ -83,8 +85,8 @@ CASES: list[Case] = [
     case(D.one_vs_rest, data=images(), positive=count(1, least=0), options={"of": summed}),
     case(D.translate, data=images(), max_shift=count(2, least=0), seed=seed(), epoch=count(1, least=0),
         fill=given(0.0, bad=("x", None, object(), float("nan"), float("inf"), 1j)), options={"of": summed}),
-    case(D.check_part, part=images(), classes=count(3, least=0)),
-    case(D.validate, split=split(), options={"of": summed}),
+    case(check_part, part=images(), classes=count(3, least=0)),
+    case(validate, split=split(), options={"of": summed}),
     case(D.options_of, name=choice("digits")),
     case(D.load, name=choice("digits"), seed=seed(), options={"of": summed}),
     loaded("digits", test_fraction=share(0.2), dtype=DTYPE),
@@ -114,13 +116,13 @@ CASES: list[Case] = [
     network("resnet20", (3, 8, 8), in_channels=count(3)),
     network("resnet56", (3, 8, 8), in_channels=count(3)),
     case(MO.activation, kind=choice("relu")),
-    case(MO.gaussian_moments, activation=given(torch.nn.Tanh(), bad=NOT_MODELS[:4]), nodes=count(64)),
+    case(gaussian_moments, activation=given(torch.nn.Tanh(), bad=NOT_MODELS[:4]), nodes=count(64)),
     case(MO.contrast, model=given(torch.nn.Linear(3, 3), bad=NOT_MODELS), first=count(0, least=0),
         second=count(1, least=0), options={"of": lambda model: 0}),
     case(MO.NTKLinear, in_features=count(3), out_features=count(2), bias=switch(True), sigma_w=nonnegative(1.0),
         sigma_b=nonnegative(1.0), options={"of": lambda model: 0}),
-    case(MO.Normalised, activation=given(torch.nn.Tanh(), bad=NOT_MODELS[:4]),
+    case(Normalised, activation=given(torch.nn.Tanh(), bad=NOT_MODELS[:4]),
         options={"of": lambda model: model(torch.ones(2))}),
-    case(MO.Scale, factor=finite(2.0), options={"of": lambda model: model(torch.ones(2))}),
+    case(Scale, factor=finite(2.0), options={"of": lambda model: model(torch.ones(2))}),
 ]
 # fmt: on

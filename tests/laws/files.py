@@ -40,7 +40,6 @@ CASES: list[Case] = [
     case(core.Claim, id=given("a", bad=(None, 3, "", object())), source=given("b", bad=(None, 3, object())),
         published=given(1.0), measured=given(1.0), tolerance=given(0.1), verdict=choice("reproduced"),
         note=given("", bad=(None, 3, object()))),
-    case(core.environment, options={"of": lambda found: 0}),
     case(tracking.OnPlateau, window=count(10), least=nonnegative(0.01)),
     case(Budget, time=given("10m", bad=TIME), memory=given("2GiB", bad=MEMORY)),
     Case(judged, {"linearisation": given(0.1), "kernel_change": given(0.2), "rotation": given(0.1),

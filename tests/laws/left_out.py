@@ -4,10 +4,7 @@ from __future__ import annotations
 
 REASONS: dict[str, str] = {
     "a result: functions in the tables make it, and the laws look at its numbers": """
-        core.Certificate linalg.CholeskySolution linalg.ConditionNumber linalg.ConjugateGradientSolution linalg.Control
-        linalg.EigenPairs linalg.LSMRSolution linalg.LeastSquaresSolution linalg.MarchenkoPastur
-        linalg.MinimumNormSolution linalg.PCA linalg.PSDHealth linalg.RankEstimate linalg.SpectralDensity
-        linalg.SpikeTest linalg.TailFit linalg.Vuong tangent.Coverage tangent.FeatureMatrices tangent.LayerFeatures
+        core.Certificate linalg.correlation.Control tangent.Coverage tangent.FeatureMatrices tangent.LayerFeatures
         measures.changepoint.ChangePoint measures.changepoint.Jump measures.collapse.ClassMoments
         measures.collapse.Collapse measures.datamodeling.DatamodelingScore measures.dimension.Estimate
         measures.dimension.TwoNN measures.faithfulness.Faithfulness measures.kendall.Kendall
@@ -16,32 +13,28 @@ REASONS: dict[str, str] = {
         measures.spectra.SpectrumClass measures.uncertainty.Summary machines.KernelMachine xray.Finding xray.Review
         xray.Verdict report.Drawing report.Section""",
     "an error or a warning": """
-        core.DamagedTile core.DataCorrupt core.DataNotFound core.DuplicateName core.MemoryBudgetError core.NtkscopeError
-        core.NumericalError core.RecordError core.StoreError core.UnknownName core.UnsafeData core.UsageError
-        linalg.NumericalWarning storage.ClusterWarning storage.DamageWarning storage.DistributedError xray.Skip""",
+        core.NtkscopeError core.NumericalError core.UsageError linalg.NumericalWarning storage.DamageWarning xray.Skip""",
     "a type, a protocol or an abstract class: there is nothing to call": """
-        core.Inputs core.Params linalg.Gram linalg.LinearMap linalg.Preconditioner linalg.TileSource data.Loader
-        measures.probe_agreement.Sweep xray.Result""",
+        core.Inputs core.Params linalg.Gram measures.probe_agreement.Sweep xray.Result""",
     "a registry: its entries are checked one by one": """
-        data.DATASETS models.ACTIVATIONS models.MODELS kernels.KERNELS surrogates.INPUT_SURROGATES surrogates.SURROGATES
+        data.DATASETS models.MODELS kernels.KERNELS surrogates.INPUT_SURROGATES surrogates.SURROGATES
         measures.MEASURES xray.SECTIONS report.VIEWS""",
     "takes a request of the engine: users call it by name, as `kernels.NAME` in the tables": """
         kernels.conjugate.ck kernels.embedding.em kernels.entk.entk kernels.preactivation.ptk
         kernels.preactivation.last_hidden kernels.projected.proj_trntk kernels.projected.proj_pntk kernels.pseudo.pntk
         kernels.trace.trntk0 kernels.trace.trntk""",
     "a kind of Gram: `contracts/gram.py` draws chains of views and compares each with its dense matrix": """
-        linalg.CorrectedGram linalg.OperatorGram linalg.TileValues storage.StoredFeatureGram storage.TiledGram""",
+        linalg.OperatorGram linalg.TileValues storage.TiledGram""",
     "has no numbers: it is made by what reads or runs it, and tests/core, tests/doors and tests/report feed it odd files": """
-        core.Progress core.Series core.Snapshot core.Split core.Stage core.fingerprint core.progress report.Source
-        storage.fill kernels.extend models.save_tensors models.save_weights models.without_prefix training.restore
-        training.save_snapshot""",
+        core.Snapshot core.Split core.progress report.Source storage.fill kernels.extend models.save_tensors
+        models.save_weights training.restore training.save_snapshot""",
     "a module without options, or one that another entry makes": """
-        models.Contrast models.Erf models.Quadratic surrogates.Linearized""",
+        models.Erf surrogates.Linearized""",
     "a decorator or a declaration: called when a part is written, not by users": """
         infinite.module_rule measures.measure xray.Section""",
     "an inner step, whose arguments another function in the tables has checked": """
-        measures.dimension.shared_neighbours measures.kendall.below_in_both measures.uncertainty.resampled_means
-        xray.Observations""",
+        linalg.correlation.haar_corner linalg.tracy_widom.exact_sf measures.dimension.shared_neighbours
+        measures.kendall.below_in_both measures.uncertainty.resampled_means xray.Observations""",
     "needs a language model on disk": "models.text",
     "draws a picture: tests/explain/test_pictures.py": "explain.attribution_figure explain.neighbour_grid",
     "a whole run, minutes long: tests/xray, tests/tracking, tests/machines and tests/explain attack it": """

@@ -90,7 +90,7 @@ def public_name(function: Callable[..., Any]) -> str:
     name = function.__name__
     _, room, *modules = function.__module__.split(".")
     exported = getattr(sys.modules[f"ntkscope.{room}"], name, None) is function
-    return f"{room}.{name}" if exported or not modules else f"{room}.{modules[0]}.{name}"
+    return f"{room}.{name}" if exported or not modules else f"{room}.{modules[-1]}.{name}"
 
 
 def case(function: Callable[..., Any], /, *, options: Mapping[str, Any] | None = None, **arguments: Argument) -> Case:

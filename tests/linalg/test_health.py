@@ -14,7 +14,8 @@ from torch.testing import assert_close
 
 from contracts.counted import CountedGram, Formed
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg import CorrectedGram, DenseGram, FactoredGram, nearest_psd, psd_health
+from ntkscope.linalg import DenseGram, FactoredGram, nearest_psd, psd_health
+from ntkscope.linalg.grams.corrected import CorrectedGram
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

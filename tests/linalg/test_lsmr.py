@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg import DenseGram, LinearMap, NumericalWarning, lsmr
+from ntkscope.linalg import DenseGram, NumericalWarning, lsmr
+from ntkscope.linalg.grams.linear_map import LinearMap
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

@@ -18,12 +18,9 @@ from contracts.counted import CountedGram, Formed
 from contracts.gram import GramContract, features
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import (
-    CorrectedGram,
     DenseGram,
     FactoredGram,
     Gram,
-    band_eigenvalues,
-    block_eigenpairs,
     block_jacobi,
     cholesky_solve,
     conjugate_gradient,
@@ -40,8 +37,11 @@ from ntkscope.linalg import (
     stochastic_trace,
     top_eigenpairs,
 )
+from ntkscope.linalg.grams.corrected import CorrectedGram
 from ntkscope.linalg.solvers import system
 from ntkscope.linalg.spectra import band
+from ntkscope.linalg.spectra.band import band_eigenvalues
+from ntkscope.linalg.spectra.block_lanczos import block_eigenpairs
 from ntkscope.storage import KernelStore, TiledGram, fill, open_kernel
 from oracles.tiles import Products
 

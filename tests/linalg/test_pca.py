@@ -14,7 +14,8 @@ from sklearn.decomposition import PCA as Peer
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.linalg import pca
 from ntkscope.storage import FeatureStore
 

@@ -12,8 +12,8 @@ from scipy import integrate
 from torch.testing import assert_close
 
 from ntkscope.core import UsageError, generator
-from ntkscope.linalg import marchenko_pastur, tracy_widom_cdf, tracy_widom_sf
-from ntkscope.linalg.random_matrices.tracy_widom import MEAN, VARIANCE, exact_sf
+from ntkscope.linalg import marchenko_pastur
+from ntkscope.linalg.random_matrices.tracy_widom import MEAN, VARIANCE, exact_sf, tracy_widom_cdf, tracy_widom_sf
 from ntkscope.linalg.random_matrices.tracy_widom_table import EDGES
 
 RATIOS = (0.05, 0.5, 1.0, 1.5, 8.0)

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from contracts.counted import CountedGram
 from ntkscope.core import NumericalError
-from ntkscope.linalg import CorrectedGram, FactoredGram, Gram, OperatorGram, as_gram, eigenpairs, top_eigenpairs
+from ntkscope.linalg import FactoredGram, Gram, OperatorGram, as_gram, eigenpairs, top_eigenpairs
+from ntkscope.linalg.grams.corrected import CorrectedGram
 from ntkscope.linalg.spectra.missed import none_above
 
 

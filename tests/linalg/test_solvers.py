@@ -18,7 +18,6 @@ from ntkscope.linalg import (
     FactoredGram,
     NumericalWarning,
     OperatorGram,
-    Preconditioner,
     block_jacobi,
     cholesky_solve,
     conjugate_gradient,
@@ -26,6 +25,7 @@ from ntkscope.linalg import (
     minimum_norm_solve,
     nystrom,
 )
+from ntkscope.linalg.solvers.preconditioner import Preconditioner
 
 SOLVERS = [cholesky_solve, conjugate_gradient, minimum_norm_solve]
 

@@ -20,8 +20,6 @@ from ntkscope.linalg import (
     eigenpairs,
     entropy_rank,
     frobenius_norm,
-    lanczos,
-    quadrature,
     singular_values,
     spectral_density,
     spectral_norm,
@@ -29,6 +27,8 @@ from ntkscope.linalg import (
     stochastic_trace,
     top_eigenpairs,
 )
+from ntkscope.linalg.spectra.density import quadrature
+from ntkscope.linalg.spectra.lanczos import lanczos
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

@@ -14,18 +14,16 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ntkscope.core import NumericalError, UsageError, derive_seed, generator
-from ntkscope.linalg import (
-    DenseGram,
-    NumericalWarning,
-    SpikeTest,
+from ntkscope.linalg import DenseGram, NumericalWarning, spike_test
+from ntkscope.linalg.random_matrices.nulls import NoiseNull, constants, permuted_values
+from ntkscope.linalg.random_matrices.spike_test import SpikeTest
+from ntkscope.linalg.random_matrices.spiked import (
     participation,
     spike_overlaps,
     spike_strength,
-    spike_test,
     spike_threshold,
     spiked_value,
 )
-from ntkscope.linalg.random_matrices.nulls import NoiseNull, constants, permuted_values
 from ntkscope.linalg.sketches.sketch import _words
 from ntkscope.linalg.spectra.largest import DIRECT, largest_singular_values
 

@@ -17,6 +17,7 @@ import ntkscope as ns
 from ntkscope.core import NumericalError, Part, UsageError
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import solve_last_layer
+from ntkscope.models._layers import Scale
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -71,7 +72,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "3x3 conv, same": lambda: PooledConv(3, 1, "same"),
     "per token, mean": PerToken,
     "product": Product,
-    "scaled": lambda: nn.Sequential(mlp(), ns.models.Scale(0.3)),
+    "scaled": lambda: nn.Sequential(mlp(), Scale(0.3)),
     "ntk": lambda: ns.models.mlp(36, 3, widths=(5,), activation="tanh", ntk=True),
 }
 

@@ -9,8 +9,9 @@ from scipy import stats
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
-from ntkscope.linalg import as_gram, spike_threshold
+from ntkscope.linalg import as_gram
 from ntkscope.linalg.features.repeats import distinct_rows
+from ntkscope.linalg.random_matrices.spiked import spike_threshold
 from ntkscope.measures.spectra import LABELS, classify, classify_eigenvalues, compare, reaches_bulk
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import ntkscope.models
 from contracts.model import ModelContract, assert_samples_independent, given
-from ntkscope.core import UnknownName, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import UnknownName
 from ntkscope.models import MODELS, build
 
 

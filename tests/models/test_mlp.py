@@ -13,7 +13,8 @@ from torch.testing import assert_close
 
 from ntkscope.core import UsageError, generator
 from ntkscope.kernels import kernel
-from ntkscope.models import ACTIVATIONS, Normalised, NTKLinear, activation, gaussian_moments, mlp
+from ntkscope.models import NTKLinear, activation, mlp
+from ntkscope.models._layers import ACTIVATIONS, Normalised, gaussian_moments
 
 SIGMA_W, SIGMA_B = [1.5, 1.0, 0.5], [0.3, 0.7, 0.2]
 

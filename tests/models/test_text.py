@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from contracts.model import ModelContract
-from ntkscope.core import DataNotFound, UsageError, generator
+from ntkscope.core import UsageError, generator
+from ntkscope.core.errors import DataNotFound
 from ntkscope.models import build, load_weights, save_weights, text
 from ntkscope.models.text import POOLINGS, pool_tokens
 

@@ -12,7 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from ntkscope.core import DataCorrupt, DataNotFound, UnsafeData, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound, UnsafeData
 from ntkscope.models import load_weights, mlp, read_weights, resnet20, save_weights
 
 

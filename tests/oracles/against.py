@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.linalg.sketches import sketch
 from ntkscope.linalg.sketches.kronecker import KroneckerSketch
 from ntkscope.linalg.sketches.sparse import SparseSketch

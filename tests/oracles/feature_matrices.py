@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ntkscope.models._ntk_linear import NTKLinear
+from ntkscope.models._layers import NTKLinear
 from oracles.autograd import double, samples
 
 LINEAR: tuple[type, ...] = (nn.Linear, NTKLinear)

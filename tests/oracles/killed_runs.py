@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import Part, Record, fingerprint
+from ntkscope.core import Part, Record
+from ntkscope.core.types import fingerprint
 from ntkscope.training import fit_ensemble
 from ntkscope.xray import Budget
 

@@ -11,7 +11,8 @@ from urllib.parse import unquote
 import pytest
 
 from ntkscope.cli import main
-from ntkscope.core import Record, RecordError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError
 from ntkscope.report import records, write_index
 from report.test_page import experiment
 

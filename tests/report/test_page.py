@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import ntkscope as ns
-from ntkscope.core import Claim, Record, RecordError
+from ntkscope.core import Claim, Record
+from ntkscope.core.errors import RecordError
 from ntkscope.report import Page, write_index, write_page
 from ntkscope.report.result import LARGEST
 from report.fixtures.xray import HOSTILE, KERNELS, write_xray

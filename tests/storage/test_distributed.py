@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import NumericalError, StoreError, UsageError, generator, numerics
+from ntkscope.core import NumericalError, UsageError, generator, numerics
+from ntkscope.core.errors import StoreError
 from ntkscope.kernels import _projecting
 from ntkscope.linalg import Gram
 from ntkscope.linalg.grams.tiling import Grid, TileValues

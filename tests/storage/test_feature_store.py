@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from contracts.gram import GramContract, features
-from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.stored_features import Rows, StoredFeatureGram, open_features

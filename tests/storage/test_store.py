@@ -22,7 +22,8 @@ from torch.testing import assert_close
 
 import ntkscope as ns
 from contracts.gram import features
-from ntkscope.core import DamagedTile, NtkscopeError, NumericalError, StoreError, UsageError
+from ntkscope.core import NtkscopeError, NumericalError, UsageError
+from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.linalg import Grid, TileValues
 from ntkscope.storage import KernelStore, fill, open_kernel
 from ntkscope.storage._files import LocalFolder, RemoteFolder, folder

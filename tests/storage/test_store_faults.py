@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from ntkscope.core import DamagedTile, StoreError
+from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.storage import DamageWarning, KernelStore, TiledGram, fill, open_kernel
 from oracles.filler import sources
 from oracles.tiles import Products

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from contracts.gram import GramContract, features
-from ntkscope.core import StoreError
+from ntkscope.core.errors import StoreError
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.storage import KernelStore, TiledGram, fill, open_kernel
 from oracles.tiles import Products

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, Part, UsageError
+from ntkscope.core import Part, UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.infinite.dynamics import dynamics
 from ntkscope.linalg import NumericalWarning
 from ntkscope.tangent import Jacobian

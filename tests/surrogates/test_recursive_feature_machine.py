@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contracts.input_surrogate import InputClassifierContract, InputRegressorContract
-from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.linalg import NumericalWarning
 from ntkscope.surrogates import RecursiveFeatureClassifier, RecursiveFeatureMachine
 from ntkscope.surrogates.metrics import search as _metric_search

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, NumericalError, StoreError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import MemoryBudgetError, StoreError
 from ntkscope.storage import DamageWarning, FeatureStore
 from ntkscope.tangent import activations
 

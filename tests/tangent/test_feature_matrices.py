@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.matrices import stream as feature_stream
 from oracles.against import smallest_budget
 from oracles.feature_matrices import expected

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.blocks import backward, features
 from ntkscope.tangent.blocks.deferred import Deferral
 from ntkscope.tangent.blocks.features import DenseFeature

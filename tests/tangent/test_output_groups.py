@@ -13,7 +13,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.kernel import in_memory as products
 from ntkscope.tangent.kernel import tiles
 from ntkscope.tangent.kernel.plan import make_plan

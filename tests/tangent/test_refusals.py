@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, NtkscopeError, NumericalError, UnknownName, UsageError
+from ntkscope.core import NtkscopeError, NumericalError, UsageError
+from ntkscope.core.errors import MemoryBudgetError, UnknownName
 from oracles.against import compare, smallest_budget
 from strategies.networks import Net, noise, randomize, tokens
 

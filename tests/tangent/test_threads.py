@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.kernel.plan import Footprint, make_plan
 from oracles.against import compare, smallest_budget
 from oracles.closeness import assert_kernel_close

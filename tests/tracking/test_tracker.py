@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import Part, Record, RecordError, UsageError
+from ntkscope.core import Part, Record, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.tracking import LogSpaced
 from ntkscope.tracking.probe import as_probe
 from tracking.runs import ALL, EVERYTHING, data, network, rows, tracker, train

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from contracts.training_problems import cases, classes_part, norm_net, small_net
-from ntkscope.core import Part, RecordError, Snapshot
+from ntkscope.core import Part, Snapshot
+from ntkscope.core.errors import RecordError
 from ntkscope.training import SnapshotStore, StopWhen, fit_ensemble
 
 PART = classes_part(dtype=torch.float64)

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from contracts.training_problems import classes_part, regression_part, small_net
-from ntkscope.core import NumericalError, Part, UnknownName, UsageError
+from ntkscope.core import NumericalError, Part, UsageError
+from ntkscope.core.errors import UnknownName
 from ntkscope.training import StopWhen, evaluate, fit
 
 PART = classes_part()

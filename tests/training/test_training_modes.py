@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from contracts.training_problems import classes_part, small_net
-from ntkscope.core import Snapshot, UnknownName, UsageError
+from ntkscope.core import Snapshot, UsageError
+from ntkscope.core.errors import UnknownName
 from ntkscope.training import Every, Phase, first_last, fit, reg, reinit, stop_first
 
 PART = classes_part(20)

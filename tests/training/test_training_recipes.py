@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ntkscope import models
-from ntkscope.core import Record, RecordError, generator
+from ntkscope.core import Record, generator
+from ntkscope.core.errors import RecordError
 from ntkscope.training import CropFlip, evaluate
 from ntkscope.training.lenet_mnist import RECIPE as LENET
 from ntkscope.training.recipes import main, run_recipe

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from contracts.training_problems import ALL_OPTIMIZERS, classes_part, small_net
-from ntkscope.core import DataCorrupt, DataNotFound, RecordError, Snapshot, UsageError
+from ntkscope.core import Snapshot, UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound, RecordError
 from ntkscope.training import CropFlip, SnapshotStore, StopWhen, Triangular, fit, load_snapshot, restore, save_snapshot
 
 

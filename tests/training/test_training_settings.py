@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from contracts.training_problems import classes_part, small_net
-from ntkscope.core import Part, RecordError, UsageError
+from ntkscope.core import Part, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.training import Settings, fit, fit_ensemble, search
 from ntkscope.training.settings import NOT_TOLD
 

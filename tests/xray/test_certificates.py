@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ntkscope.core import Record, RecordError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError
 from ntkscope.report import write_page
 from ntkscope.report.certificates import Checks
 from xray.small import xrayed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ntkscope.core import RecordError
+from ntkscope.core.errors import RecordError
 from ntkscope.kernels import KERNELS, costs
 from ntkscope.kernels.conjugate import ck
 from ntkscope.kernels.registry import Request

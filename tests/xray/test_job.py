@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import Certificate, NtkscopeError, Part, Record, RecordError, UsageError
+from ntkscope.core import Certificate, NtkscopeError, Part, Record, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair
 from ntkscope.report.certificates import Checks

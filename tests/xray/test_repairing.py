@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ntkscope.core import Record, RecordError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError
 from ntkscope.core.records.soundness import DamageWarning
 from ntkscope.xray.resuming import check_metrics
 from xray.small import copied, xrayed

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from doors.bounds import refused
-from ntkscope.core import DataCorrupt, Record, UsageError
+from ntkscope.core import Record, UsageError
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.core.records.record_id import record_id
 from ntkscope.xray import Review, read_review
 from ntkscope.xray.review import Decision

@@ -13,7 +13,8 @@ from torch import nn
 
 import ntkscope as ns
 from contracts.section import SectionContract
-from ntkscope.core import Part, Record, RecordError, UsageError, generator
+from ntkscope.core import Part, Record, UsageError, generator
+from ntkscope.core.errors import RecordError
 from ntkscope.data.transforms.translation import shift_images
 from ntkscope.xray import Result
 from ntkscope.xray.sections import shift

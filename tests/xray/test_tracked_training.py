@@ -13,7 +13,8 @@ from torch import nn
 
 import ntkscope as ns
 from ntkscope.cli import main
-from ntkscope.core import Part, Record, RecordError, UsageError
+from ntkscope.core import Part, Record, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.xray.sections import computed, tracked_training, weight_spectra
 from ntkscope.xray.sections.tracked_training import thinned
 from ntkscope.xray.tracked import tracked_training as opened

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Self, TypeVar, get_args, get_type_hints
 
 import torch
 
-from ntkscope.core import Claim, NtkscopeError, Record, RecordError, UsageError
+from ntkscope.core import Claim, NtkscopeError, Record, UsageError
 from ntkscope.core.arguments import as_device
+from ntkscope.core.errors import RecordError
 from ntkscope_papers.framework.claims import Statement, claims_of
 from ntkscope_papers.framework.drawing import save_figures
 from ntkscope_papers.framework.gather import gather

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.core import Record, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope.core.files.schema import Mismatch, fields, list_of, mapping, number, text
 
 KEY = "gathered"

@@ -11,7 +11,8 @@ from jaxtyping import Int64, Shaped
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import DataNotFound, Part, Split, numpy_generator
+from ntkscope.core import Part, Split, numpy_generator
+from ntkscope.core.errors import DataNotFound
 from ntkscope.data._files import places
 from ntkscope.data.subsets import stratified
 from ntkscope.training.losses import CrossEntropy

@@ -12,9 +12,10 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope import models, training
-from ntkscope.core import Inputs, Part, Record, UsageError, fingerprint
+from ntkscope.core import Inputs, Part, Record, UsageError
 from ntkscope.core.model.calling import call
 from ntkscope.core.model.tree import length
+from ntkscope.core.types import fingerprint
 from ntkscope_papers.framework.legs import showing
 from ntkscope_papers.framework.results import once
 

@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope import training
-from ntkscope.core import Params, Part, Snapshot, fingerprint
+from ntkscope.core import Params, Part, Snapshot
 from ntkscope.core.model.tree import move
+from ntkscope.core.types import fingerprint
 from ntkscope.surrogates import linearize
 from ntkscope.training import LearningRateSteps
 from ntkscope.training.augment import ItemAugmentation

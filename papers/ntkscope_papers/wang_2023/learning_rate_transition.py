@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ntkscope import training
 from ntkscope.core import Part, Record, Split
-from ntkscope.models._activations import activation
+from ntkscope.models._layers import activation
 from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
 from ntkscope_papers.wang_2023 import transition_claims as claims
 from ntkscope_papers.wang_2023.lazy import slope_moments

@@ -15,7 +15,7 @@ from ntkscope.core import Record, Snapshot, Split, generator
 from ntkscope.kernels import Tangent, kernel
 from ntkscope.linalg import marchenko_pastur
 from ntkscope.measures.alignment import kernel_target_alignment
-from ntkscope.models._activations import activation, gaussian_moments
+from ntkscope.models._layers import activation, gaussian_moments
 from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.shared.theory import jacobian

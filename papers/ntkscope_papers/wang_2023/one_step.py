@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 
 from ntkscope.core import UsageError
-from ntkscope.linalg import spiked_value
+from ntkscope.linalg.random_matrices.spiked import spiked_value
 
 
 @dataclass(frozen=True)

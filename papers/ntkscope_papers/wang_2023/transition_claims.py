@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope.linalg import spike_overlaps, spike_strength
+from ntkscope.linalg.random_matrices.spiked import spike_overlaps, spike_strength
 from ntkscope_papers.framework import Reading, claim
 
 BRACKET = 1.15

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ntkscope import models
 from ntkscope.core import Part, Snapshot
-from ntkscope.models._activations import activation as make_activation
+from ntkscope.models._layers import activation as make_activation
 from ntkscope.training import fit_ensemble
 from ntkscope.training.modes import Phase
 from ntkscope.training.stopping import StopWhen

@@ -303,7 +303,7 @@ def test_freeness_is_the_limit_of_the_exact_means() -> None:
 def test_the_mean_kernel_of_one_hidden_layer_is_exact_at_any_width(activation: str) -> None:
     X, draws, k = normal(4, 3, seed=9), 8_000, 2
     h = (normal(draws, k, 3, seed=10) / math.sqrt(3) @ X.T).requires_grad_()
-    made = ns.models._activations.activation(activation)(h)
+    made = ns.models._layers.activation(activation)(h)
     slope = torch.autograd.grad(made.sum(), h)[0]
     b = normal(draws, k, 1, seed=11) / math.sqrt(k) * slope
     kernels = b.mT @ b

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ntkscope as ns
-from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.core import Record, UsageError
+from ntkscope.core.errors import RecordError
 from ntkscope_papers.framework.experiment import _trusting
 from ntkscope_papers.framework.gather import gather
 from ntkscope_papers.framework.legs import Leg, chosen, run_legs, showing

@@ -12,7 +12,8 @@ import torch
 
 import ntkscope as ns
 from ntkscope.cli import main
-from ntkscope.core import Claim, Record, RecordError, UnknownName, UsageError
+from ntkscope.core import Claim, Record, UsageError
+from ntkscope.core.errors import RecordError, UnknownName
 from ntkscope_papers.engel_2023.similarity import border_correlation, shared, top, within_class_spread
 from ntkscope_papers.framework import Reading, claim, figures
 from ntkscope_papers.shared.images import chosen_points, load_images

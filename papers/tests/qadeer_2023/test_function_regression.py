@@ -11,7 +11,8 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.core import Record, RecordError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError
 from ntkscope_papers.qadeer_2023.function_regression import Fits, FunctionRegression, Task, monotone_instances, network
 from ntkscope_papers.qadeer_2023.networks import Cell, Machines, blocks, cells, columns, joined, members
 from ntkscope_papers.shared.theory import jacobian

@@ -15,7 +15,8 @@ import typer
 
 import ntkscope as ns
 from ntkscope.cli._datamodule import is_datamodule, loaders_of
-from ntkscope.core import DataCorrupt, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import DataCorrupt
 
 
 def imported(name: str, what: str) -> Callable[..., Any]:

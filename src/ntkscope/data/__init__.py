@@ -14,23 +14,20 @@ from typing import Any
 from ntkscope.core import Split, UsageError
 from ntkscope.core.checked import check_room
 from ntkscope.core.registry import import_parts
-from ntkscope.data._validation import check_part, validate
-from ntkscope.data.registry import DATASETS, Loader
+from ntkscope.data._validation import validate
+from ntkscope.data.registry import DATASETS
 from ntkscope.data.transforms import Trigger, badnets, label_noise, one_vs_rest, stamp, translate
 
 __all__ = [
     "DATASETS",
-    "Loader",
     "Trigger",
     "badnets",
-    "check_part",
     "label_noise",
     "load",
     "one_vs_rest",
     "options_of",
     "stamp",
     "translate",
-    "validate",
 ]
 
 import_parts(__name__, __path__)

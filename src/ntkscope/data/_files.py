@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ntkscope.core import DataCorrupt, DataNotFound
 from ntkscope.core.arguments import path_of
+from ntkscope.core.errors import DataCorrupt, DataNotFound
 
 Root: TypeAlias = str | os.PathLike[str] | None
 Alternatives: TypeAlias = tuple[str, ...]  # names under which one file may lie, the preferred first

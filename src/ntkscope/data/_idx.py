@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from ntkscope.core import DataCorrupt
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data._files import check_sha256, read_partial
 
 UNSIGNED_BYTE = 0x08

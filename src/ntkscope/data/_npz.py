@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from ntkscope.core import DataCorrupt
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data._files import LIMIT
 
 Expected = Mapping[str, tuple[str, tuple[int, ...]]]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope.core import DataCorrupt, UnsafeData
+from ntkscope.core.errors import DataCorrupt, UnsafeData
 from ntkscope.core.files.pickles import instructions
 from ntkscope.data._files import read_file
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntkscope.core import DataCorrupt, Part, Split
-from ntkscope.core.checked import CountOrZero
+from ntkscope.core import Part, Split
+from ntkscope.core.checked import CountOrZero, checked
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.core.model.tree import leaves
 
 
@@ -57,6 +58,7 @@ def check_labels(y: Tensor, classes: int, where: str = "y") -> None:
         )
 
 
+@checked
 def check_part(part: Part, classes: CountOrZero = 0, where: str = "part") -> None:
     """Raise `DataCorrupt` unless the inputs and real targets are finite and class labels lie in range.
 
@@ -69,6 +71,7 @@ def check_part(part: Part, classes: CountOrZero = 0, where: str = "part") -> Non
         check_finite(part.y, f"{where}.y")
 
 
+@checked
 def validate(split: Split) -> Split:
     """The same split, after every part of it passed `check_part`."""
     for name in ("train", "validation", "test"):

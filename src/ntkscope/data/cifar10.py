@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 from PIL import Image, UnidentifiedImageError
 
-from ntkscope.core import DataCorrupt, Split
+from ntkscope.core import Split
 from ntkscope.core.checked import Count
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data import _pickle
 from ntkscope.data._files import (
     Alternatives,

@@ -8,8 +8,9 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from ntkscope.core import DataCorrupt, Part, Split
+from ntkscope.core import Part, Split
 from ntkscope.core.checked import Count
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data._files import Root, find_folder, places, read_text
 from ntkscope.data.registry import DATASETS
 from ntkscope.data.subsets import stratified

@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
-from ntkscope.core import DataCorrupt, MemoryBudgetError, Split, UnsafeData, UsageError, numpy_generator
+from ntkscope.core import Split, UsageError, numpy_generator
 from ntkscope.core.arguments import path_of
 from ntkscope.core.checked import Count
+from ntkscope.core.errors import DataCorrupt, MemoryBudgetError, UnsafeData
 from ntkscope.data._files import Root, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from ntkscope.core import DataCorrupt, Split
+from ntkscope.core import Split
 from ntkscope.core.checked import Count
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data._files import Alternatives, Root, find_folder, pick, places
 from ntkscope.data._idx import read_idx
 from ntkscope.data.normalise import Normalise

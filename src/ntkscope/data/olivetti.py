@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from ntkscope.core import DataCorrupt, Split, UsageError, numpy_generator
+from ntkscope.core import Split, UsageError, numpy_generator
 from ntkscope.core.checked import Tolerance
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data._files import Root, check_sha256, find_folder, places
 from ntkscope.data._npz import read_npz
 from ntkscope.data.normalise import Normalise

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from jaxtyping import Int64, Shaped, UInt8
 
-from ntkscope.core import Part, Split, UnknownName, UsageError, numpy_generator
+from ntkscope.core import Part, Split, UsageError, numpy_generator
+from ntkscope.core.errors import UnknownName
 from ntkscope.data.normalise import MeanStd, Normalise, constants, to_float
 from ntkscope.data.registry import DATASETS
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import torch
 from torch import nn
 
-from ntkscope.core import DuplicateName, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.checked import Count
+from ntkscope.core.errors import DuplicateName
 from ntkscope.infinite.disguises import refuse_disguise
 from ntkscope.infinite.layer import Layer
 

@@ -24,7 +24,7 @@ from ntkscope.infinite.rules.conv import Conv, convolve
 from ntkscope.infinite.rules.dense import Dense
 from ntkscope.infinite.rules.residual import Sum
 from ntkscope.infinite.rules.serial import Serial
-from ntkscope.models._ntk_linear import NTKLinear
+from ntkscope.models._layers import NTKLinear
 
 DRAWN = 3  # inputs drawn besides the caller's, of the sizes 1, 1/8 and 8 times theirs
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}  # of a sample's largest output; rounding is far below

@@ -12,7 +12,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import StoreError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import StoreError
 from ntkscope.core.identity import Answers, asked_items
 from ntkscope.core.numerics import numerics
 from ntkscope.core.sizes import parse_bytes

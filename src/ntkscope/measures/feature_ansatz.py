@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import finite, tensor_of
-from ntkscope.linalg import Control, centred_pair, weighted_correlation
-from ntkscope.linalg import haar_control as _haar_control
+from ntkscope.linalg.features.correlation import Control, centred_pair, weighted_correlation
+from ntkscope.linalg.features.correlation import haar_control as _haar_control
 from ntkscope.measures.registry import measure
 
 __all__ = [

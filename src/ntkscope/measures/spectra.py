@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.checked import CountOrZero, Positive, Probability
-from ntkscope.linalg import Gram, SpikeTest, TailFit, marchenko_pastur, participation, power_law_tail
+from ntkscope.linalg import Gram, marchenko_pastur, power_law_tail
 from ntkscope.linalg.features.repeats import distinct_rows
 from ntkscope.linalg.random_matrices.nulls import (
     InitialNull,
@@ -24,9 +24,10 @@ from ntkscope.linalg.random_matrices.nulls import (
     constants,
     upper_quantile,
 )
-from ntkscope.linalg.random_matrices.spike_test import Centred, checked_matrix, find_spikes
+from ntkscope.linalg.random_matrices.spike_test import Centred, SpikeTest, checked_matrix, find_spikes
+from ntkscope.linalg.random_matrices.spiked import participation
 from ntkscope.linalg.random_matrices.tracy_widom import MEAN
-from ntkscope.linalg.spectra.power_law import checked_sample, plain_tail
+from ntkscope.linalg.spectra.power_law import TailFit, checked_sample, plain_tail
 from ntkscope.linalg.spectra.singular import SingularParts
 from ntkscope.measures._spectrum_change import Spectrum, SpectrumChange, compare, spectrum
 

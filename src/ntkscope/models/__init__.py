@@ -9,11 +9,9 @@ from torch import nn
 
 from ntkscope.core import UsageError
 from ntkscope.core.checked import check_room
-from ntkscope.models._activations import ACTIVATIONS, Erf, Normalised, Quadratic, activation, gaussian_moments
-from ntkscope.models._contrast import Contrast, contrast
-from ntkscope.models._ntk_linear import NTKLinear
-from ntkscope.models._scale import Scale
-from ntkscope.models._weights import load_weights, read_weights, save_tensors, save_weights, without_prefix
+from ntkscope.models._contrast import contrast
+from ntkscope.models._layers import Erf, NTKLinear, activation
+from ntkscope.models._weights import load_weights, read_weights, save_tensors, save_weights
 
 # One line per architecture file: importing it registers what it defines.
 from ntkscope.models.alexnet import alexnet
@@ -29,19 +27,13 @@ from ntkscope.models.small_cnn import small_cnn
 from ntkscope.models.text import text
 
 __all__ = [
-    "ACTIVATIONS",
     "MODELS",
-    "Contrast",
     "Erf",
     "NTKLinear",
-    "Normalised",
-    "Quadratic",
-    "Scale",
     "activation",
     "alexnet",
     "build",
     "contrast",
-    "gaussian_moments",
     "lenet",
     "load_weights",
     "mlp",
@@ -57,7 +49,6 @@ __all__ = [
     "save_weights",
     "small_cnn",
     "text",
-    "without_prefix",
 ]
 
 
@@ -85,4 +76,4 @@ def build(name: str, **options: Any) -> nn.Module:
     return factory(**options)
 
 
-check_room(__name__, classes="Contrast NTKLinear Normalised Scale")
+check_room(__name__, classes="NTKLinear")

@@ -7,10 +7,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.checked import CountOrZero
+from ntkscope.core.checked import CountOrZero, checked
 from ntkscope.core.model.calling import logits
 
 
+@checked
 class Contrast(nn.Module):
     """`f_first(x) - f_second(x)`, (n, 1), of a model that it holds and does not copy."""
 

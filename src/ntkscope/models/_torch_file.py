@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ntkscope.core import DataCorrupt, UnsafeData
+from ntkscope.core.errors import DataCorrupt, UnsafeData
 from ntkscope.core.files.pickles import instructions
 from ntkscope.core.files.safe_files import regular_file
 

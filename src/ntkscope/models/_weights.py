@@ -13,9 +13,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError, fingerprint
+from ntkscope.core import Params, UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound, UnsafeData
 from ntkscope.core.files.atomic import write_file
 from ntkscope.core.files.safe_files import check_safetensors
+from ntkscope.core.types import fingerprint
 from ntkscope.models._torch_file import check_torch_file
 
 M = TypeVar("M", bound=nn.Module)

@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ntkscope.data
-from ntkscope.core import DataNotFound, NtkscopeError
+from ntkscope.core import NtkscopeError
 from ntkscope.core.arguments import as_device
+from ntkscope.core.errors import DataNotFound
 from ntkscope.core.script import run_script
 from ntkscope.models import build, load_weights
 

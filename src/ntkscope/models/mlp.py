@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, CountOrZero, NonNegative, Number
-from ntkscope.models._activations import activation as make_activation
 from ntkscope.models._init import seeded
-from ntkscope.models._ntk_linear import NTKLinear
+from ntkscope.models._layers import NTKLinear
+from ntkscope.models._layers import activation as make_activation
 from ntkscope.models.registry import MODELS
 
 Law: TypeAlias = Annotated[str, ("normal", "uniform", "sign", "cauchy")]

@@ -11,7 +11,7 @@ from torch import nn
 from ntkscope.core import UsageError
 from ntkscope.core.checked import Count
 from ntkscope.models._init import seeded
-from ntkscope.models._scale import Scale
+from ntkscope.models._layers import Scale
 from ntkscope.models.registry import MODELS
 
 POOLS = {"max": nn.MaxPool2d, "avg": nn.AvgPool2d}

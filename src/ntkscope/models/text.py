@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ntkscope.core import DataCorrupt, DataNotFound, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, Share
+from ntkscope.core.errors import DataCorrupt, DataNotFound
 from ntkscope.core.files.safe_files import check_safetensors, parse_json, read_bytes
 from ntkscope.models._init import seeded
 from ntkscope.models.registry import MODELS

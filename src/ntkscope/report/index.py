@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ntkscope.core import Claim, NtkscopeError, Record, RecordError
+from ntkscope.core import Claim, NtkscopeError, Record
 from ntkscope.core.arguments import path_of
 from ntkscope.core.checked import checked
+from ntkscope.core.errors import RecordError
 from ntkscope.core.records.claims import VERDICTS
 from ntkscope.report.claims import claims_table, pill, tally
 from ntkscope.report.document import page_of_parts, save

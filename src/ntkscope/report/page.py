@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope.core import NtkscopeError, Record, RecordError
+from ntkscope.core import NtkscopeError, Record
 from ntkscope.core.arguments import path_of
+from ntkscope.core.errors import RecordError
 from ntkscope.report.comparison import COMPARISON, comparison
 from ntkscope.report.document import document, save
 from ntkscope.report.help import popover

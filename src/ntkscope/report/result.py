@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import Record, RecordError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError
 from ntkscope.core.files.safe_files import is_inside, read_bytes
 from ntkscope.report.claims import claims_table, tally
 from ntkscope.report.document import page_of_parts

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope.core import Record, RecordError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number
 from ntkscope.report.plots import Line, Scale, lines

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from ntkscope.core import Record, RecordError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError
 from ntkscope.report.numbers import as_float
 
 SERIES = ("moments", "spectra", "spikes", "alignment")

@@ -1,20 +1,15 @@
 """Kernels and features on disk, and the cluster that computes them: stores, how they are filled, and their Grams."""
 
-from ntkscope.storage.distributed import ClusterWarning, DistributedError
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill
 from ntkscope.storage.lacking import DamageWarning
 from ntkscope.storage.store import KernelStore
-from ntkscope.storage.stored_features import StoredFeatureGram
 from ntkscope.storage.tiled import TiledGram, open_kernel
 
 __all__ = [
-    "ClusterWarning",
     "DamageWarning",
-    "DistributedError",
     "FeatureStore",
     "KernelStore",
-    "StoredFeatureGram",
     "TiledGram",
     "fill",
     "open_kernel",

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ntkscope.core import DamagedTile, StoreError, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.arguments import path_of
+from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.core.files.atomic import CHECKED, NEW, SUFFIX, atomic_file, remove_leftovers
 from ntkscope.core.files.safe_files import regular_file
 

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ntkscope.core import StoreError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import StoreError
 from ntkscope.core.files.schema import shown
 from ntkscope.core.identity import Answers, disagreement, machine, tolerance
 from ntkscope.core.identity.answers import DIFFERENT

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import DamagedTile, StoreError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.core.files.safe_files import parse_json
 from ntkscope.core.files.schema import shown
 from ntkscope.core.numerics import names_numerics

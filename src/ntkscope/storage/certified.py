@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ntkscope.core import Certificate, StoreError
+from ntkscope.core import Certificate
+from ntkscope.core.errors import StoreError
 from ntkscope.core.files.safe_files import parse_json
 from ntkscope.core.files.schema import Mismatch, fields, list_of, number, text, whole
 from ntkscope.storage._files import Folder

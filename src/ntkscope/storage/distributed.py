@@ -18,9 +18,9 @@ from typing import Any, Literal
 import torch
 
 from ntkscope._version import package_version
-from ntkscope.core import Certificate, NtkscopeError, Progress, UsageError
+from ntkscope.core import Certificate, NtkscopeError, UsageError
 from ntkscope.core.machine.interrupts import noted_interrupts
-from ntkscope.core.progress import counter
+from ntkscope.core.progress import Progress, counter
 from ntkscope.linalg.grams.tiling import TileSource
 from ntkscope.storage._zarr import optional
 from ntkscope.storage.certified import add_certificate

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.core.identity import Answers, machine
 from ntkscope.storage._files import Folder, folder
 from ntkscope.storage._kept import Kept, checked_entries

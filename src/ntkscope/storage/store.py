@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.core.files.schema import shown
 from ntkscope.core.identity import Answers, machine
 from ntkscope.linalg.grams.tiling import Answering, Grid, TileSource, TileValues

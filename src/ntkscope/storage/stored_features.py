@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import StoreError, UsageError
+from ntkscope.core import UsageError
+from ntkscope.core.errors import StoreError
 from ntkscope.linalg.grams.factored import FactoredGram
 from ntkscope.linalg.grams.gram import Gram, Tile, slices
 from ntkscope.linalg.grams.labels import NONE, Labels, LabelWords

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import StoreError
+from ntkscope.core.errors import StoreError
 from ntkscope.linalg.grams.gram import Gram, Tile, slices
 from ntkscope.linalg.grams.labels import Labels, LabelWords
 from ntkscope.linalg.grams.mixed import product, transposed_product

@@ -8,7 +8,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from ntkscope.core import Certificate, NtkscopeError, StoreError
+from ntkscope.core import Certificate, NtkscopeError
+from ntkscope.core.errors import StoreError
 from ntkscope.core.machine.threads import torch_threads
 from ntkscope.linalg.grams.tiling import Answering, Certifying, TileSource, run
 from ntkscope.storage._zarr import optional

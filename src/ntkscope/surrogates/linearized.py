@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from ntkscope.core import Params, Part, UsageError
 from ntkscope.core.machine.threads import alone_with
 from ntkscope.core.model.calling import arguments
-from ntkscope.core.model.copies import differing, duplicate
+from ntkscope.core.model.copies import differing, duplicate, own_copy
 from ntkscope.core.model.reach import Reach
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.models._copy import own_copy
 from ntkscope.surrogates.solvers.linear_solution import LinearSolution, Problem, Settings, solve
 from ntkscope.tangent.model.batches import Batch, checked
 from ntkscope.tangent.model.guards import check_mode

@@ -15,13 +15,13 @@ from ntkscope.linalg import (
     Gram,
     NumericalWarning,
     OperatorGram,
-    Preconditioner,
     block_jacobi,
     cholesky_solve,
     conjugate_gradient,
     minimum_norm_solve,
     nystrom,
 )
+from ntkscope.linalg.solvers.preconditioner import Preconditioner
 from ntkscope.linalg.solvers.system import column_units, symmetric_part
 from ntkscope.linalg.spectra.band import lapack_is_safe
 from ntkscope.surrogates._base import Array, LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array, keep

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
-from ntkscope.linalg import haar_control, weighted_correlation
+from ntkscope.linalg.features.correlation import haar_control, weighted_correlation
 from ntkscope.linalg.features.directions import multiple_of_identity
 from ntkscope.tangent.matrices.feature_matrices import LayerFeatures, feature_matrices
 from ntkscope.tracking.weights import DIGITS

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Record, RecordError, fingerprint
+from ntkscope.core import Record
 from ntkscope.core.arguments import path_of
+from ntkscope.core.errors import RecordError
 from ntkscope.core.records.record_schema import FILE
+from ntkscope.core.types import fingerprint
 from ntkscope.tracking.weights import directions_for
 
 KIND = "tracking"

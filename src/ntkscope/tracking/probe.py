@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ntkscope.core import Inputs, Part, UsageError, fingerprint, generator
+from ntkscope.core import Inputs, Part, UsageError, generator
 from ntkscope.core.model.calling import parted
 from ntkscope.core.model.loading import collect, joined
 from ntkscope.core.model.tree import is_branch, length, move, take, tensors
+from ntkscope.core.types import fingerprint
 
 EXPECTED = "a Part, a pair (inputs, labels), a Dataset or DataLoader of such pairs, or inputs alone"
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.core import Record, UsageError
 from ntkscope.core.checked import Count, Positive, checked
+from ntkscope.core.errors import RecordError
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.tracking.board import Board, as_board
 from ntkscope.tracking.budget import FIRST_SECONDS, MARGIN, Budget, Cost, sizes

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Part, Snapshot, UsageError, fingerprint
+from ntkscope.core import Part, Snapshot, UsageError
 from ntkscope.core.arguments import instance
+from ntkscope.core.types import fingerprint
 from ntkscope.training import resuming
 from ntkscope.training.evaluation import Weights, item_weights
 from ntkscope.training.moments import snapshot_steps

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError, RecordError, Snapshot, StoreError
+from ntkscope.core import NumericalError, Snapshot
+from ntkscope.core.errors import RecordError, StoreError
 from ntkscope.core.identity import Answers, drawn, identity, machine, network_identity, tolerance
 from ntkscope.core.identity.answers import MOST
 from ntkscope.core.identity.pieces import tensor_bytes

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Inputs, NumericalError, Part, Progress, Snapshot, UsageError, derive_seed
+from ntkscope.core import Inputs, NumericalError, Part, Snapshot, UsageError, derive_seed
 from ntkscope.core.model.calling import call
+from ntkscope.core.progress import Progress
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.evaluation import evaluate

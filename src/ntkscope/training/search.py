@@ -14,9 +14,10 @@ import torch
 from sklearn.model_selection import KFold, StratifiedKFold
 from torch import nn
 
-from ntkscope.core import NumericalError, Part, Progress, UsageError, derive_seed
+from ntkscope.core import NumericalError, Part, UsageError, derive_seed
 from ntkscope.core import progress as show_progress
 from ntkscope.core.arguments import instance, whole
+from ntkscope.core.progress import Progress
 from ntkscope.training.ensembles.ensemble import OWN, fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit

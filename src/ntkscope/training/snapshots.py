@@ -12,10 +12,12 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from ntkscope.core import DataCorrupt, DataNotFound, Params, Snapshot, UsageError, fingerprint
+from ntkscope.core import Params, Snapshot, UsageError
+from ntkscope.core.errors import DataCorrupt, DataNotFound
 from ntkscope.core.files.atomic import write_file
 from ntkscope.core.files.safe_files import LARGEST_JSON, check_safetensors
 from ntkscope.core.files.schema import Mismatch, mapping, number, whole
+from ntkscope.core.types import fingerprint
 
 FORMAT, EARLIER = "ntkscope snapshot 2", "ntkscope snapshot 1"  # the earlier one has no checksum
 MARK = b'"ntkscope snapshot '  # in the head of either

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import DataCorrupt, RecordError, Snapshot, StoreError
+from ntkscope.core import Snapshot
+from ntkscope.core.errors import DataCorrupt, RecordError, StoreError
 from ntkscope.core.files.atomic import CHECKED, NEW, Over, is_ours, remove_leftovers, write_file
 from ntkscope.core.files.lock import FolderLock
 from ntkscope.core.files.plain import differences, to_plain

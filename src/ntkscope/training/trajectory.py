@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 
-from ntkscope.core import Progress, Snapshot, UsageError, progress
+from ntkscope.core import Snapshot, UsageError, progress
+from ntkscope.core.progress import Progress
 from ntkscope.training.run import Run
 from ntkscope.training.store import SnapshotStore
 

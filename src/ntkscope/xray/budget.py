@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.checked import checked
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.core.progress import duration
 from ntkscope.core.sizes import parse_bytes
 

@@ -14,12 +14,14 @@ import torch
 from torch import nn
 
 import ntkscope.xray.sections  # noqa: F401 - registers them
-from ntkscope.core import NtkscopeError, Record, RecordError, UsageError, fingerprint
+from ntkscope.core import NtkscopeError, Record, UsageError
 from ntkscope.core.arguments import as_device
+from ntkscope.core.errors import RecordError
 from ntkscope.core.files.plain import differences, to_plain
 from ntkscope.core.identity import Answers
 from ntkscope.core.progress import counter
 from ntkscope.core.records.record import FILE
+from ntkscope.core.types import fingerprint
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
 from ntkscope.kernels.costs import Rates

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, UsageError
-from ntkscope.core.model.copies import duplicate
-from ntkscope.models import read_weights, without_prefix
-from ntkscope.models._copy import own_copy
+from ntkscope.core.model.copies import duplicate, own_copy
+from ntkscope.models import read_weights
+from ntkscope.models._weights import without_prefix
 from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tangent.model.subject import Subject, place, quiet, select
 from ntkscope.tracking.weights import matrices

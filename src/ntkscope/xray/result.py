@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ntkscope.core import RecordError
+from ntkscope.core.errors import RecordError
 
 S = TypeVar("S")
 

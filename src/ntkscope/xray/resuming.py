@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Record, RecordError, StoreError
+from ntkscope.core import Record
+from ntkscope.core.errors import RecordError, StoreError
 from ntkscope.core.files.schema import Mismatch, anything, fields, list_of, mapping, number, optional, text, whole
 from ntkscope.core.identity import Answers, disagreement, drawn, identity, network_identity, tolerance
 from ntkscope.core.records.soundness import unsound

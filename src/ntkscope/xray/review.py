@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from ntkscope.core import DataCorrupt, Record, UsageError
+from ntkscope.core import Record, UsageError
 from ntkscope.core.arguments import path_of
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.core.files.safe_files import parse_json, read_bytes
 from ntkscope.core.files.schema import Mismatch, fields, list_of, one_of, optional, text, whole
 from ntkscope.core.records.record_id import record_id

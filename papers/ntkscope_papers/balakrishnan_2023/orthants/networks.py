@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ntkscope import models, training
 from ntkscope.core import Part, Record, UsageError, derive_seed
-from ntkscope.models._weights import read_weights, save_tensors
+from ntkscope.models import read_weights, save_tensors
 from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, SHARE, arm_data, held_out, shells
 from ntkscope_papers.balakrishnan_2023.orthants.machines import Choice
 from ntkscope_papers.framework import Experiment, Run, leg

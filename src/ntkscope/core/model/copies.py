@@ -181,3 +181,15 @@ def alike(one: Any, other: Any) -> bool:
     if one is other or type(one) is not type(other):
         return one is other
     return isinstance(one, int | float | complex | str | bytes | np.generic) and (one == other or one != one != other)
+
+
+def own_copy(model: nn.Module, purpose: str) -> nn.Module:
+    """A copy that uses nothing of the model's own parameters and buffers; refused, saying what for, where there is none."""
+    made = duplicate(model)
+    lost = shared(made, model)
+    if lost:
+        raise UsageError(
+            f"a copy of {type(model).__name__} would still use {', '.join(lost)} of the model itself (a function reads a"
+            f" global or a weak reference), and {purpose}; expected functions that reach the model by what they are given"
+        )
+    return made

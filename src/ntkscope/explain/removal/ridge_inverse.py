@@ -10,9 +10,11 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
-from ntkscope.linalg import Gram, Preconditioner, block_eigenpairs, conjugate_gradient, nystrom
+from ntkscope.linalg import Gram, conjugate_gradient, nystrom
+from ntkscope.linalg.solvers.preconditioner import Preconditioner
 from ntkscope.linalg.solvers.system import symmetric_part
 from ntkscope.linalg.spectra.band import lapack_is_safe
+from ntkscope.linalg.spectra.block_lanczos import block_eigenpairs
 
 RANK, PROBES, COLUMNS = 256, 64, 512
 RTOL = 1e-10  # of a solution, where kernels are used through products

@@ -15,8 +15,10 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope import models
-from ntkscope.core import DataCorrupt, Part, StoreError, UsageError, fingerprint
+from ntkscope.core import Part, UsageError
 from ntkscope.core.arguments import plain_array
+from ntkscope.core.errors import DataCorrupt, StoreError
+from ntkscope.core.types import fingerprint
 from ntkscope.models.text import POOLINGS, pool_tokens
 from ntkscope.tangent.certify.features import AuditedFeatures
 from ntkscope.tangent.forward.module_outputs import outputs_of, tensor_in

@@ -14,7 +14,7 @@ from ntkscope.core.checked import Count, NonNegative
 from ntkscope.infinite.field import Field, Values
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
 from ntkscope.infinite.registry import Affine, Translator, affine_scales, layer, module_rule, ntk_factors
-from ntkscope.models._ntk_linear import NTKLinear
+from ntkscope.models._layers import NTKLinear
 
 
 @layer

@@ -14,7 +14,7 @@ from torch import Tensor
 from ntkscope.infinite.layer import Layer, Nonlinearity
 from ntkscope.infinite.precise import gap
 from ntkscope.infinite.registry import Translator, layer, module_rule
-from ntkscope.models._activations import Erf as ErfModule
+from ntkscope.models._layers import Erf as ErfModule
 
 LARGE = 1e3  # variances from which products have to be formed with more digits
 

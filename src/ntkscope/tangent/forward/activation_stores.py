@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntkscope.core import StoreError, UsageError, fingerprint
+from ntkscope.core import UsageError
 from ntkscope.core.budget import over_budget
+from ntkscope.core.errors import StoreError
 from ntkscope.core.identity import Answers, drawn, identity
 from ntkscope.core.numerics import numerics
+from ntkscope.core.types import fingerprint
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.lacking import DamageWarning
 from ntkscope.tangent.blocks.products import ranges

@@ -14,8 +14,9 @@ from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
-from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.budget import over_budget
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.kernel.plan import (
     COPIES,
     CUDA_LARGEST,

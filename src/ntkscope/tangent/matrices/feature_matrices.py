@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ntkscope.core import Certificate, NumericalError, Snapshot, UsageError
 from ntkscope.core.model.copies import duplicate
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.linalg import Control, centred_pair, haar_control, weighted_correlation
+from ntkscope.linalg.features.correlation import Control, centred_pair, haar_control, weighted_correlation
 from ntkscope.tangent.blocks.heads import OutputSketch, chosen_outputs
 from ntkscope.tangent.certify.auditor import CERTIFY
 from ntkscope.tangent.matrices.run import Asked, run

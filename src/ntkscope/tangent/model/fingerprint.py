@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import fingerprint
 from ntkscope.core.identity import DIGITS, Answers, code_identity, network_identity
+from ntkscope.core.types import fingerprint
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject, place, quiet
 

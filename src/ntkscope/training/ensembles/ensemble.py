@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
-from ntkscope.core import Inputs, Params, Part, Progress, Snapshot, UsageError, progress
+from ntkscope.core import Inputs, Params, Part, Snapshot, UsageError, progress
 from ntkscope.core.checked import Count, CountOrZero, NonNegative
-from ntkscope.core.model.copies import duplicate
-from ntkscope.models._copy import own_copy
+from ntkscope.core.model.copies import duplicate, own_copy
+from ntkscope.core.progress import Progress
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles.group import Group
 from ntkscope.training.ensembles.likeness import refuse_unlike

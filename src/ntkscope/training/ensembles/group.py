@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import stack_module_state
 
-from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, UsageError, derive_seed
+from ntkscope.core import Inputs, NumericalError, Params, Part, UsageError, derive_seed
 from ntkscope.core.model.copies import duplicate
+from ntkscope.core.progress import Progress
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles.batches import MemberBatches
 from ntkscope.training.ensembles.chain import StackedChain, as_chain

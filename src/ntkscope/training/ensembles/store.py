@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError, RecordError, Snapshot, StoreError, fingerprint
+from ntkscope.core import NumericalError, Snapshot
+from ntkscope.core.errors import RecordError, StoreError
 from ntkscope.core.identity import Answers, machine, network_identity
 from ntkscope.core.identity.answers import MOST
 from ntkscope.core.identity.pieces import tensor_bytes
 from ntkscope.core.numerics import numerics
+from ntkscope.core.types import fingerprint
 from ntkscope.training.ensembles.group import Group
 from ntkscope.training.ensembles.members import GroupState, Members, Plan
 from ntkscope.training.ensembles.stacked import each_member, outputs_of

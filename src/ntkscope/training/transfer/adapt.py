@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ntkscope.core import Part, Registry, Snapshot, UsageError, derive_seed
 from ntkscope.core.arguments import as_device
 from ntkscope.core.checked import Count, NonNegative, Positive
-from ntkscope.models._copy import own_copy
+from ntkscope.core.model.copies import own_copy
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 from ntkscope.training.moments import Every

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError
 from ntkscope.data.subsets import stratified
-from ntkscope.linalg import weighted_correlation
+from ntkscope.linalg.features.correlation import weighted_correlation
 from ntkscope.linalg.features.directions import Directions, leading_of_features, leading_of_matrix, multiple_of_identity
 from ntkscope.tangent.blocks.heads import OutputSketch
 from ntkscope.tangent.matrices.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices

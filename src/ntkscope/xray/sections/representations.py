@@ -12,7 +12,8 @@ from jaxtyping import Int64
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError, NtkscopeError, Part, UsageError
+from ntkscope.core import NtkscopeError, Part, UsageError
+from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.core.model.tree import length, take
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg.features.pca import pca

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ntkscope.core import DuplicateName
+from ntkscope.core.errors import DuplicateName
 from ntkscope.tangent.trace.terms import Slot, Term
 
 Find = Callable[[Any], Slot | None]  # which parameter, or slice of one, an argument is
