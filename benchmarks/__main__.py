@@ -60,7 +60,7 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes, one round: tries the machinery, proves nothing.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results/bench"),
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("benchmarks/results/bench"),
 ) -> int:
     """Exit status 1 when a promise fails."""
     unknown = [name for name in names or () if name not in COMPARISONS + ON_REQUEST]

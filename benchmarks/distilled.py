@@ -1,7 +1,7 @@
 """Distilled against label-fitted: each kernel's surrogate of the network's own logits beside the paper's fit of labels.
 
-    python -m benchmarks.distilled --network digits --network lenet --out results/bench
-    python -m benchmarks.distilled --network resnet20 --network minilm --network resnet18 --device cuda --out results/gpu
+    python -m benchmarks.distilled --network digits --network lenet
+    python -m benchmarks.distilled --network resnet20 --network minilm --network resnet18 --device cuda --out DIR
 
 One run per network: the same kernel, the same training points, the same test items. Data lie under $NTKSCOPE_DATA.
 """
@@ -272,7 +272,9 @@ def run(quick: bool = False) -> Outcome:
 def main(
     network: Annotated[list[Network], typer.Option(help="May be given several times.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for distilled-NETWORK.json and bench.md.")] = Path("results/bench"),
+    out: Annotated[Path, typer.Option(help="Folder for distilled-NETWORK.json and bench.md.")] = Path(
+        "benchmarks/results/bench"
+    ),
     points: Annotated[int | None, typer.Option(help="Training points in the kernels.", min=20)] = None,
     items: Annotated[int | None, typer.Option(help="Test items.", min=20)] = None,
     precision: Annotated[str, typer.Option(help="Of tangent kernels: exact; on a GPU tf32, bf16, fp16.")] = "exact",

@@ -1,6 +1,6 @@
 """The feature ansatz in real networks: ρ(WᵀW, WᵀKW) of every layer, with its control's range beside it.
 
-    python -m benchmarks feature_tables      # measures, writes results/bench/feature_tables.json
+    python -m benchmarks feature_tables      # measures, writes benchmarks/results/bench/feature_tables.json
     python -m benchmarks.feature_tables      # makes docs/feature-tables.md of it
 
 LeNet and MiniLM are trained here, LeNet from weights that are kept, so that it has centred forms too; ResNet-20 and ResNet-56
@@ -35,7 +35,7 @@ from ntkscope_papers.shared.sentences import build_encoder, sentences
 CENTRINGS = ("weights", "both", "tangents")
 MEMORY = "2GiB"
 TOKENS = 24  # of a sentence; longer ones are cut
-RECORD, PAGE = ROOT / "results" / "bench" / "feature_tables.json", ROOT / "docs" / "feature-tables.md"
+RECORD, PAGE = ROOT / "benchmarks" / "results" / "bench" / "feature_tables.json", ROOT / "docs" / "feature-tables.md"
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def outcome(timed: list[dict[str, Any]], others: list[dict[str, Any]], call: dic
 
 def main(
     n: Annotated[int, typer.Option(help="Images on each side.")] = 64,
-    out: Annotated[Path, typer.Option(help="File for the record.")] = Path("results/gpu/gpu_cntk.json"),
+    out: Annotated[Path, typer.Option(help="File for the record.")] = Path("benchmarks/results/gpu/gpu_cntk.json"),
 ) -> int:
     start = time.perf_counter()
     found = run(n)

@@ -224,7 +224,9 @@ def main(
     schedule: Annotated[Literal["auto", "blocks", "layers"], typer.Option(help="Of a tile's work.")] = "auto",
     epochs: Annotated[int, typer.Option(help="Of training, without weights; 0: the recipe's.")] = 0,
     surrogate: Annotated[bool, typer.Option(help="Whether a kernel GLM is fitted.")] = True,
-    out: Annotated[Path, typer.Option(help="File for the record.")] = Path("results/gpu/gpu_full_kernel.json"),
+    out: Annotated[Path, typer.Option(help="File for the record.")] = Path(
+        "benchmarks/results/gpu/gpu_full_kernel.json"
+    ),
 ) -> int:
     folder = folder.resolve()  # the legs begin elsewhere
     options = {

@@ -79,7 +79,7 @@ def main(
         list[str] | None, typer.Option(help="exact, tf32, bf16; repeatable; bf16 unless given.")
     ] = None,
     inputs: Annotated[int, typer.Option(help="How many inputs.")] = 2048,
-    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results/gpu/harvest"),
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("benchmarks/results/gpu/harvest"),
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cuda",
     memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "100GiB",
     quick: Annotated[bool, typer.Option("--quick", help="Tiny networks on the CPU: tries the machinery.")] = False,

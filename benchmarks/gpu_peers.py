@@ -1,6 +1,6 @@
 """The trace-NTK on one CUDA device: a kept engine in three precisions against `torch.func` at its best block size.
 
-    python -m benchmarks.gpu_peers [--only NAME]… [--out results/gpu/peers] [--quick]
+    python -m benchmarks.gpu_peers [--only NAME]… [--out benchmarks/results/gpu/peers] [--quick]
 
 The peer is what a user writes: `vmap(jacrev)` in blocks of samples, one product a parameter, the upper triangle of blocks;
 Jacobians of as many samples as fit stay on the device, the others are computed again for each group of them. Block sizes are
@@ -261,7 +261,7 @@ def rows_of(name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def main(
     only: Annotated[list[str] | None, typer.Option(help="One network; repeatable; all unless given.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results/gpu/peers"),
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("benchmarks/results/gpu/peers"),
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cuda",
     memory: Annotated[str, typer.Option(help="Most memory of ours besides model and data.")] = "100GiB",
     size: Annotated[str, typer.Option(help="small, large or both numbers of inputs.")] = "both",

@@ -90,7 +90,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="One network; repeatable; all unless given.")] = None,
     precision: Annotated[str, typer.Option(help="exact, tf32 or bf16.")] = "exact",
     inputs: Annotated[int, typer.Option(help="How many inputs; 0: each network's smaller number.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results/gpu/profile"),
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("benchmarks/results/gpu/profile"),
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cuda",
     memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "100GiB",
     quick: Annotated[bool, typer.Option("--quick", help="Tiny networks on the CPU: tries the machinery.")] = False,

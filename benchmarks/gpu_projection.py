@@ -160,7 +160,9 @@ def main(
         str | None, typer.Option(help="A new folder: the features are also computed once more into it.")
     ] = None,
     no_matrix: Annotated[bool, typer.Option("--no-matrix", help="Leave out the n × n matrix.")] = False,
-    out: Annotated[Path, typer.Option(help="File for the record.")] = Path("results/gpu/gpu_projection.json"),
+    out: Annotated[Path, typer.Option(help="File for the record.")] = Path(
+        "benchmarks/results/gpu/gpu_projection.json"
+    ),
 ) -> int:
     settings: dict[str, Any] = {"kind": kind, "precision": precision, "dim": dim, "memory": memory}
     record = run(settings, n=n, weights=weights, data_root=data_root, store=store, with_matrix=not no_matrix)

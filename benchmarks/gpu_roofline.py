@@ -82,7 +82,7 @@ def main(
     ] = None,
     schedule: Annotated[str, typer.Option(help="auto, blocks or layers.")] = "auto",
     inputs: Annotated[int, typer.Option(help="How many inputs; 0: 2,048, of BERT 512.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results/gpu/roofline"),
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("benchmarks/results/gpu/roofline"),
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cuda",
     memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "120GiB",
     quick: Annotated[bool, typer.Option("--quick", help="Tiny networks on the CPU: tries the machinery.")] = False,

@@ -166,7 +166,7 @@ def main(
         bool, typer.Option("--quick", help="Two small shapes, 100 matrices: tries the machinery.")
     ] = False,
     out: Annotated[Path, typer.Option(help="File for the record; cells go beside it as they come.")] = Path(
-        "results/gpu/gpu_spikes.json"
+        "benchmarks/results/gpu/gpu_spikes.json"
     ),
 ) -> int:
     start = time.perf_counter()

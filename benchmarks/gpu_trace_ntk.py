@@ -212,7 +212,7 @@ def main(
     weights: Annotated[
         str | None, typer.Option(help="A safetensors file; without it the network is as initialised.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results/bench"),
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("benchmarks/results/bench"),
 ) -> int:
     start = time.perf_counter()
     outcome = run(quick, memory=memory, weights=weights)

@@ -299,7 +299,7 @@ def main(
     at_large: Annotated[bool, typer.Option("--large", help="Duality gaps at many points.")] = False,
     items: Annotated[int, typer.Option(help="Points of --large.")] = 25_400,
     device: Annotated[str | None, typer.Option(help="Of --large; CUDA where there is one.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results/bench"),
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("benchmarks/results/bench"),
 ) -> int:
     """Exit status 1 when a promise fails."""
     here, begun = machine.describe(), time.perf_counter()

@@ -6,7 +6,7 @@ items. The verdict sees the test items of the X-ray. The truth is measured on 1,
 agrees with the network on at least 95 % of them and on at least 80 % of the network's errors, bad if it agrees on less than
 80 % or on less than half of the errors, and middling otherwise.
 
-    python -m benchmarks.trust --out results/bench
+    python -m benchmarks.trust --out benchmarks/results/bench
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def run(quick: bool = False) -> Outcome:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for trust.json and bench.md.")] = Path("results/bench"),
+    out: Annotated[Path, typer.Option(help="Folder for trust.json and bench.md.")] = Path("benchmarks/results/bench"),
     quick: Annotated[bool, typer.Option("--quick", help="One task, few items.")] = False,
 ) -> None:
     """Calibrate the trust verdict."""

@@ -1,4 +1,4 @@
-"""Every record in results/ is judged by today's code to the verdicts it holds."""
+"""Every record of the papers is judged by today's code to the verdicts it holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _tool() -> ModuleType:
 @pytest.mark.guard
 def test_every_record_has_the_verdicts_of_todays_code(tool: ModuleType) -> None:
     count = 0
-    for record in tool.records(ROOT / "results"):
+    for record in tool.records(tool.PAPERS):
         name = Path(record.folder).name
         if name not in ARRAYS_NOT_KEPT | STOPPED:
             same, other = tool.compared(record)
@@ -48,6 +48,6 @@ def test_another_verdict_is_noticed(tool: ModuleType) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(self.record, name)
 
-    record = Record.open(ROOT / "results" / "layer-collapse")
+    record = Record.open(tool.PAPERS / "harlev_2023/results/layer-collapse")
     assert tool.compared(record) == (1, [])
     assert tool.compared(Changed(record))[1] == ["probes-neural-collapse-nc4: stand-in -> reproduced"]

@@ -1,4 +1,4 @@
-"""Judge every record of a folder anew and compare with the verdicts it holds: `python tools/verdicts.py [RESULTS]`.
+"""Judge every record of the papers anew and compare with the verdicts it holds: `python tools/verdicts.py [PAPER ...]`.
 
 Exits with 1 if any differs or cannot be judged.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from ntkscope.core import Record
 from ntkscope.experiments import EXPERIMENTS
 
+PAPERS = Path(__file__).parents[1] / "papers" / "ntkscope_papers"
+
 
 def judged(record: Record) -> dict[str, str]:
     """The verdict on every claim, from what the record holds."""
@@ -20,8 +22,8 @@ def judged(record: Record) -> dict[str, str]:
 
 
 def records(folder: Path) -> Iterator[Record]:
-    """Those of experiments, by name of their folders."""
-    for path in sorted(folder.glob("*/record.json")):
+    """Those of experiments in and below a folder, by paper and name."""
+    for path in sorted(folder.glob("**/results/*/record.json")):
         record = Record.open(path.parent)
         if record.name in EXPERIMENTS:
             yield record
@@ -38,9 +40,9 @@ def compared(record: Record) -> tuple[int, list[str]]:
     return len(same), [f"{key}: {held.get(key)} -> {now.get(key)}" for key in {**held, **now} if key not in same]
 
 
-def main(folder: str = "results") -> int:
+def main(*papers: str) -> int:
     total, differing = 0, 0
-    for record in records(Path(folder)):
+    for record in (one for folder in papers or [""] for one in records(PAPERS / folder)):
         same, other = compared(record)
         total, differing = total + same, differing + len(other)
         print(f"{Path(record.folder).name}: {same} the same" + "".join(f"\n    {line}" for line in other))

@@ -165,7 +165,7 @@ def test_planted_labels_are_reviewed_and_corrected(visit: Open, xrayed: Callable
 def test_an_index_is_read_at_every_width(
     width: int, visit: Open, xrayed: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    results = Path(__file__).parents[2] / "results" / "poisoning"
+    results = Path(__file__).parents[2] / "papers/ntkscope_papers/engel_2023/results/poisoning"
     for name, source in (("own", xrayed("own")), ("poisoning", results)):
         (tmp_path / name).mkdir()
         for file in source.iterdir():

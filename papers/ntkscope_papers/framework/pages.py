@@ -1,12 +1,15 @@
-"""Pages made of records: what stands between the marks of a Markdown page is written anew from the records of a folder:
+"""Pages made of records: what stands between the marks of a Markdown page is written anew:
 
-python -m ntkscope_papers.framework.pages PAGE RESULTS
+python -m ntkscope_papers.framework.pages [PAGE ...]
 
-A mark is a line `<!-- made: KIND WORDS -->`; what follows it, up to `<!-- end -->`, is replaced. Kinds:
+Without names, the READMEs of the papers. A mark is a line `<!-- made: KIND WORDS -->`; what follows it, up to
+`<!-- end -->`, is replaced. Kinds:
 
 - `state NAME ...`: one row per experiment: how many statements have which verdict, where and how long it ran;
-- `statements NAME`: all statements of an experiment with what was measured;
+- `claims NAME ...`: what was published, what was measured and the verdict, statement by statement;
+- `statements NAME`: all statements of an experiment with their checks and notes;
 - `reproduced NAME ...`, `not-reproduced NAME ...`: those with that verdict, of several experiments;
+- `verdicts NAME ...`: the verdicts alone, and whether the checks held;
 - `figure NAME/STEM WORDS`: a picture of a record with a caption.
 """
 
@@ -17,31 +20,64 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.files.atomic import write_file
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.framework.gather import KEY as GATHERED
-from ntkscope_papers.framework.statements import as_cell
 
 MARK = re.compile(
     r"^<!-- made: (?P<kind>[a-z-]+) (?P<words>.*?) -->$(?P<body>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
 )
+PAPERS = Path(__file__).parents[1]
 VERDICTS = ("reproduced", "not reproduced", "stand-in", "not testable here")
 
 
 @dataclass(frozen=True)
 class Results:
-    """A folder of records, and the way to it from a page."""
+    """The records in the folders `results` of the papers below `root`, as a page in the folder `page` links to them."""
 
-    folder: Path
-    link: str
+    page: Path
+    root: Path = PAPERS
+
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """By name."""
+        return {path.parent.name: path.parent for path in sorted(self.root.glob("*/results/*/record.json"))}
 
     def record(self, name: str) -> Record | None:
-        return Record.open(self.folder / name) if (self.folder / name / "record.json").is_file() else None
+        return Record.open(self.folders[name]) if name in self.folders else None
+
+    def link(self, name: str) -> str:
+        return Path(os.path.relpath(self.folders[name].resolve(), self.page.resolve())).as_posix()
 
     def absent(self, name: str) -> str:
-        return f"Not run yet: `ntkscope run {name} --scale paper --out {self.folder.name}/{name}`."
+        return f"Not run yet: `ntkscope run {name} --scale paper --out DIR`."
+
+
+def as_cell(value: Any) -> str:
+    """As the text of one cell: a bar would end it.
+
+    >>> as_cell({"|a|": [1.23456, 2], "b": {"c": True}})
+    '∣a∣: [1.235, 2]; b: (c: True)'
+    """
+    return _words(value, outer=True).replace("|", "∣").replace("\n", " ")
+
+
+def _words(value: Any, *, outer: bool = False) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        inner = "; ".join(f"{key}: {_words(item)}" for key, item in value.items())
+        return inner if outer else f"({inner})"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_words(item) for item in value) + "]"
+    return str(value)
 
 
 def _row(*cells: object) -> str:
@@ -61,7 +97,7 @@ def state(results: Results, words: str) -> list[str]:
             lines.append(_row(f"`{name}`", *[""] * len(VERDICTS), "not run yet", ""))
             continue
         counts = [sum(claim.verdict == verdict for claim in record.claims) for verdict in VERDICTS]
-        link = f"[`{name}`]({results.link}/{name}/record.json)"
+        link = f"[`{name}`]({results.link(name)}/record.json)"
         lines.append(_row(link, *counts, ", ".join(_devices(record)), f"{_seconds(record) / 60:.1f}"))
     return lines
 
@@ -77,6 +113,23 @@ def _seconds(record: Record) -> float:
     """Of all results together, wherever they were computed."""
     results = [value for value in record.metrics.values() if isinstance(value, Mapping)]
     return sum(float(value.get("seconds", 0.0)) for value in results)
+
+
+def claims(results: Results, words: str) -> list[str]:
+    """What was published and what was measured, experiment by experiment, with links to records and figures."""
+    lines: list[str] = []
+    for name in words.split():
+        record = results.record(name)
+        if record is None:
+            lines += [results.absent(name), ""]
+            continue
+        link = results.link(name)
+        figures = sorted(Path(found).stem for found in record.metrics.get("figures", ()) if found.endswith(".png"))
+        pictures = " ".join(f"[{stem}]({link}/figures/{stem}.png)" for stem in figures)
+        lines += [f"**{name}** · [record]({link}/record.json)" + (f" · figures: {pictures}" if pictures else ""), ""]
+        lines += _head("statement", "published", "measured", "verdict")
+        lines += [_row(f"`{c.id}`", c.published, c.measured, c.verdict) for c in record.claims] + [""]
+    return lines[:-1]
 
 
 def statements(results: Results, words: str) -> list[str]:
@@ -103,20 +156,38 @@ def with_verdict(results: Results, words: str, verdict: str) -> list[str]:
     return lines + ([""] if lines and absent else []) + absent
 
 
+def verdicts(results: Results, words: str) -> list[str]:
+    """The verdict on each statement of several experiments, and whether its check held."""
+    lines = _head("statement", "experiment", "verdict", "check")
+    for name in words.split():
+        record = results.record(name)
+        judged = {claim.id: claim for claim in record.claims} if record else {}
+        for statement in EXPERIMENTS[name].published():
+            claim = judged.get(statement.id)
+            verdict = "not run" if claim is None or claim.measured is None else claim.verdict
+            held = {True: "holds", False: "does not hold", None: ""}[None if claim is None else claim.holds]
+            lines.append(_row(f"`{statement.id}`", name, verdict, held))
+    return lines
+
+
 def figure(results: Results, words: str) -> list[str]:
     """A picture of a record, or nothing where it has none."""
     which, _, caption = words.partition(" ")
     name, _, stem = which.partition("/")
-    if not (results.folder / name / "figures" / f"{stem}.png").is_file():
-        return [results.absent(name)] if results.record(name) is None else [f"`{name}` has no figure `{stem}`."]
-    return [f"![{caption}]({results.link}/{name}/figures/{stem}.png)", "", f"*{caption}*"]
+    if name not in results.folders:
+        return [results.absent(name)]
+    if not (results.folders[name] / "figures" / f"{stem}.png").is_file():
+        return [f"`{name}` has no figure `{stem}`."]
+    return [f"![{caption}]({results.link(name)}/figures/{stem}.png)", "", f"*{caption}*"]
 
 
 KINDS: dict[str, Callable[[Results, str], list[str]]] = {
     "state": state,
+    "claims": claims,
     "statements": statements,
     "reproduced": lambda results, words: with_verdict(results, words, "reproduced"),
     "not-reproduced": lambda results, words: with_verdict(results, words, "not reproduced"),
+    "verdicts": verdicts,
     "figure": figure,
 }
 
@@ -125,10 +196,10 @@ def filled(text: str, results: Results) -> str:
     """The page with everything between its marks made of the records.
 
     >>> page = "<!-- made: statements nothing -->\\nold\\n<!-- end -->\\n"
-    >>> print(filled(page, Results(Path("/nowhere/results"), "../results")))
+    >>> print(filled(page, Results(Path("/nowhere"))))
     <!-- made: statements nothing -->
     <BLANKLINE>
-    Not run yet: `ntkscope run nothing --scale paper --out results/nothing`.
+    Not run yet: `ntkscope run nothing --scale paper --out DIR`.
     <BLANKLINE>
     <!-- end -->
     <BLANKLINE>
@@ -150,15 +221,11 @@ def _marks(text: str) -> Iterator[re.Match[str]]:
     return (found for found in MARK.finditer(text) if "<!-- made: " not in found["body"])
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the page anew; exit status 2 when page or folder were not given."""
-    if len(arguments) != 2:
-        print("usage: python -m ntkscope_papers.framework.pages PAGE RESULTS", file=sys.stderr)
-        return 2
-    page, folder = Path(arguments[0]), Path(arguments[1])
-    link = Path(os.path.relpath(folder.resolve(), page.resolve().parent)).as_posix()
-    text = filled(page.read_text(encoding="utf-8"), Results(folder, link))
-    write_file(page, text.encode("utf-8"), over=b"<!-- made: ")
+def main(pages: Sequence[str]) -> int:
+    """Write these pages anew, or the READMEs of the papers."""
+    for page in map(Path, pages or sorted(map(str, PAPERS.glob("*/README.md")))):
+        text = filled(page.read_text(encoding="utf-8"), Results(page.parent))
+        write_file(page, text.encode("utf-8"), over=b"<!-- made: ")
     return 0
 
 

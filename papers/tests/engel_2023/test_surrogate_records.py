@@ -9,13 +9,14 @@ import pytest
 
 import ntkscope as ns
 from ntkscope.core import Record
+from ntkscope_papers import engel_2023
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX
 from ntkscope_papers.engel_2023.poisoning import Poisoning
 from ntkscope_papers.engel_2023.surrogate_kernels import SurrogateKernels
 from ntkscope_papers.engel_2023.table2_claims import TAD, TAU
 from ntkscope_papers.engel_2023.table3_claims import TABLE, published_taus
 
-RESULTS = Path(__file__).parents[3] / "results"
+RESULTS = Path(engel_2023.__file__).parent / "results"
 NAMES = ("surrogate-small", "surrogate-kernels", "surrogate-resnet", "surrogate-text", "poisoning", "kernel-cost",
          "surrogate-definitions")  # fmt: skip
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ntkscope.core import Claim, Record, UsageError
-from ntkscope_papers.framework.pages import Results, filled, main
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.framework.pages import PAPERS, Results, filled, main
 
 ROOT = Path(__file__).parents[3]
-PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if "<!-- made: " in page.read_text(encoding="utf-8")]
+MADE = [*sorted(ROOT.glob("docs/*.md")), *sorted(PAPERS.glob("*/README.md"))]
+PAGES = [page for page in MADE if "<!-- made: " in page.read_text(encoding="utf-8")]
 
 PAGE = """# A page
 <!-- made: state made-up absent -->
@@ -20,6 +23,8 @@ Words between.
 something old
 <!-- end -->
 <!-- made: not-reproduced made-up absent -->
+<!-- end -->
+<!-- made: claims made-up absent -->
 <!-- end -->
 <!-- made: figure made-up/curve A curve -->
 <!-- end -->
@@ -33,26 +38,27 @@ def results(folder: Path) -> Results:
         record.claim(Claim("a-fails", "Table 1", 1.0, 3.0, "within 1", "not reproduced", "why"))
     (folder / "made-up" / "figures").mkdir()
     (folder / "made-up" / "figures" / "curve.png").write_bytes(b"picture")
-    return Results(folder, "../results")
+    return Results(folder.parents[1] / "docs", folder.parents[1])
 
 
 def test_a_page_shows_what_the_records_say(tmp_path: Path) -> None:
-    where = results(tmp_path)
+    where = results(tmp_path / "paper" / "results")
     text = filled(PAGE, where)
-    assert "| [`made-up`](../results/made-up/record.json) | 1 | 1 | 0 | 0 | cpu | 1.5 |" in text
+    assert "| [`made-up`](../paper/results/made-up/record.json) | 1 | 1 | 0 | 0 | cpu | 1.5 |" in text
     assert "| `absent` |  |  |  |  | not run yet |  |" in text
     assert "| `a-holds` | within 1 | ∣x∣: 1 | reproduced |  |" in text
     assert "| `a-fails` | `made-up` | within 1 | why |" in text
-    assert text.count("a-holds") == 1
+    assert "| `a-holds` | 1 | ∣x∣: 1 | reproduced |" in text
+    assert text.count("a-holds") == 2
     assert "Not run yet: `ntkscope run absent --scale paper" in text
-    assert "![A curve](../results/made-up/figures/curve.png)" in text
+    assert "![A curve](../paper/results/made-up/figures/curve.png)" in text
     assert "something old" not in text
     assert "Words between." in text
     assert filled(text, where) == text
 
 
 def test_marks_that_mean_nothing_are_refused(tmp_path: Path) -> None:
-    where = Results(tmp_path, "results")
+    where = Results(tmp_path, tmp_path)
     with pytest.raises(UsageError, match="kind 'poem'; expected one of state"):
         filled("<!-- made: poem x -->\n<!-- end -->\n", where)
     with pytest.raises(UsageError, match="not closed"):
@@ -62,18 +68,23 @@ def test_marks_that_mean_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
-    results(tmp_path / "results")
-    (tmp_path / "docs").mkdir()
-    page = tmp_path / "docs" / "page.md"
-    page.write_text(PAGE, encoding="utf-8")
-    assert main([str(page), str(tmp_path / "results")]) == 0
-    assert "](../results/made-up/figures/curve.png)" in page.read_text(encoding="utf-8")
-    assert main([]) == 2
+    page = tmp_path / "page.md"
+    page.write_text("<!-- made: state cntk -->\n<!-- end -->\n", encoding="utf-8")
+    assert main([str(page)]) == 0
+    assert "ntkscope_papers/im_2021/results/cntk/record.json) |" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_are_up_to_date(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert filled(text, Results(ROOT / "results", "../results")) == text, (
-        f"run: python -m ntkscope_papers.framework.pages docs/{page.name} results"
+    assert filled(text, Results(page.parent)) == text, (
+        f"run: python -m ntkscope_papers.framework.pages {page.relative_to(ROOT)}"
     )
+
+
+def test_every_paper_has_a_page_of_all_its_claims() -> None:
+    for paper in sorted(path.parent for path in PAPERS.glob("*/results")):
+        text = (paper / "README.md").read_text(encoding="utf-8")
+        shown = {name for words in re.findall(r"<!-- made: claims (.*) -->", text) for name in words.split()}
+        own = {name for name in EXPERIMENTS if (paper / "results" / name / "record.json").is_file()}
+        assert shown == own, paper.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
-from ntkscope.core import Claim, Record
-from ntkscope_papers.framework import statements
 from ntkscope_papers.qadeer_2023 import theory_grids as grids
 from ntkscope_papers.qadeer_2023.conjugate_theory import MEASUREMENTS
 from ntkscope_papers.qadeer_2023.regression_bounds import monotone_between, trapezoid_norm
@@ -113,12 +110,3 @@ def test_the_jacobian_of_the_last_layer_is_the_hidden_layer() -> None:
     assert last[:, -1].tolist() == [1.0] * 4
     assert kernels.jacobian(model, x).shape[1] == sum(p.numel() for p in model.parameters())
     assert math.isfinite(float(last.sum()))
-
-
-def test_statements_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Record.create(tmp_path / "run", kind="experiment", name="conjugate-theory") as record:
-        record.claim(Claim("conjugate-x", "Eq. 1", 1, {"|a|": 0.123456}, "at most | 1", "reproduced", "two\nlines"))
-    assert statements.main([str(tmp_path / "run")]) == 0
-    printed = capsys.readouterr().out
-    assert "| x | at most ∣ 1 | ∣a∣: 0.1235 | reproduced | two lines |" in printed
-    assert statements.main([]) == 2
