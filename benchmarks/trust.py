@@ -30,8 +30,9 @@ from ntkscope.data.subsets import stratified
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
 from ntkscope.measures.distillation import same_where_wrong
 from ntkscope.measures.faithfulness import accuracy, agreement
-from ntkscope.xray.context import FIT, TARGETS
+from ntkscope.xray.context import FIT
 from ntkscope.xray.sections.surrogates import SPANNING, Row, most_faithful, rated, spans
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.trust import LEVELS, page_trust
 
 FRESH, TEST = 1000, 200
@@ -152,13 +153,13 @@ def judged(subject: Subject, items: int, seed: int) -> Iterator[Judged]:
     for pair in subject.pairs:
         taken = pair.take(rows)
         scaled = taken.scaled()
-        for target in TARGETS:
+        for target in CLASSIFICATION.fits:
             fitted = fit_machine(scaled, labels, target=target, **how, **FIT[target])
             logits = fitted.logits(scaled.test)
             trivial = target == "logits" and last is not None and spans(taken, last)
             row = rated(fitted, logits[seen], theirs[seen], y[seen], trivial=trivial, seed=seed)
             found.append((row, logits[fresh]))
-    explained = most_faithful(row for row, _ in found if row.target == "logits")
+    explained = most_faithful([row for row, _ in found if row.target == "logits"])
     for row, logits in found:
         same, wrong = same_where_wrong(logits, theirs[fresh], y[fresh])
         share, on_errors = agreement(logits, theirs[fresh]), same / wrong if wrong else 1.0

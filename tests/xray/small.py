@@ -15,8 +15,11 @@ from torch import nn
 
 import ntkscope as ns
 from ntkscope.core import Part, Record, Registry, generator
+from ntkscope.kernels.costs import Rates
 from ntkscope.xray import registry
 from ntkscope.xray.registry import SECTIONS, Section
+from ntkscope.xray.task import recorded_task
+from ntkscope.xray.workload import Workload
 
 
 def blobs(n: int = 60, classes: int = 3, seed: int = 0) -> tuple[Part, Part]:
@@ -85,6 +88,17 @@ def copied(folder: Path, made_in: pytest.TempPathFactory) -> Record:
         _MADE.append(xrayed(made_in.mktemp("small") / "ck", kernels=["ck"]).folder)
     shutil.copytree(_MADE[0], folder)
     return Record.open(folder)
+
+
+def found_in(section: Section[Any], record: Record) -> Any:
+    """What a section found, in the form it has for the record's task."""
+    return section.of(recorded_task(record.metrics)).read(record.metrics)
+
+
+def workload(rates: Rates, train: int = 200, test: int = 50, *, initial: bool = False, **options: Any) -> Workload:
+    """The work on so many items of ten classes."""
+    first = (train, test) if initial else (0, 0)
+    return Workload(train, test, *first, **{"classes": 10, "rates": rates, **options})
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from torch import nn
 import ntkscope as ns
 from ntkscope.cli.xray import xray as command
 from ntkscope.core import Part, UsageError
-from ntkscope.xray.chance import Standing, check_trained
 from ntkscope.xray.items import collect_both
+from ntkscope.xray.network import check_trained
+from ntkscope.xray.task import Standing
 from xray.small import blobs, trained
 
 

@@ -437,7 +437,7 @@ def test_labels_beyond_the_network_are_refused(tmp_path: Path) -> None:
 
 def test_order() -> None:
     assert [section.name for section in on_the_page()] == NAMES
-    for task in TASKS:
+    for task in TASKS.values():
         ran = [section.name for section in in_order(task, ["tracked"])]
         assert sorted(ran) == sorted(section.name for section in SECTIONS.values() if task in section.tasks)
         for section in on_the_page(task, ["tracked"]):

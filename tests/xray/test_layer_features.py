@@ -23,7 +23,7 @@ from ntkscope.xray.plan import make_plan, section_step
 from ntkscope.xray.salient_words import most_salient
 from ntkscope.xray.sections import layer_features
 from ntkscope.xray.sections.layer_features import Layer, LayerFeatureMatrices
-from xray.small import only, regressed, waves
+from xray.small import only, regressed, waves, workload
 from xray.texts import TRIGGER, WordTokenizer, read, texts
 
 RATES = Rates(0.05, 1e-3, 1e-5, 1e-4, 2e-10, 1e-10, 1e-8, 24_000, 10)
@@ -191,8 +191,7 @@ def test_the_plan_knows_what_it_costs() -> None:
     step = section_step(layer_features.SECTION.name)
 
     def plan(train: int = 200, rates: Rates = RATES, *matrices: tuple[int, int]) -> float:
-        given: dict[str, Any] = {"train": train, "test": 50, "classes": 10, "initial": False, "matrices": matrices}
-        return make_plan(rates, Budget(None), **given).steps[step]
+        return make_plan(workload(rates, train, matrices=matrices), Budget(None)).steps[step]
 
     assert plan(400) > plan(200)
     assert plan(5000) == plan(4000)  # no more items are used

@@ -14,7 +14,7 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.machines import measure_rates
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.plan import SAFETY, Plan, make_plan, standard
-from xray.small import blobs, network
+from xray.small import blobs, network, workload
 
 RATES = Rates(
     setup=0.05, sample=1e-3, pair=1e-5, forward=1e-4, double=2e-10, single=1e-10, draw=1e-8, parameters=24_000, outputs=10
@@ -22,8 +22,9 @@ RATES = Rates(
 
 
 def plan(time: Any = None, memory: str = "2GiB", **options: Any) -> Plan:
-    given = {"train": 2000, "test": 500, "classes": 10, "initial": True, **options}
-    return make_plan(RATES, Budget(time, memory), **given)
+    chosen = {name: options.pop(name) for name in ("max_train", "max_test", "kernels") if name in options}
+    work = workload(RATES, **{"train": 2000, "test": 500, "initial": True, **options})
+    return make_plan(work, Budget(time, memory), **chosen)
 
 
 def test_with_time_everything_is_done() -> None:

@@ -15,8 +15,8 @@ from ntkscope.core import Part, UsageError, generator
 from ntkscope.machines import KernelPair, fit_machine
 from ntkscope.xray.items import collect_both
 from ntkscope.xray.sections import explain, problems, summary, surrogates
-from ntkscope.xray.task import told_by
-from xray.small import blobs, network, regressed, trained, waves
+from ntkscope.xray.task import task_of
+from xray.small import blobs, found_in, network, regressed, trained, waves
 
 
 def states(record: ns.Record) -> dict[str, str]:
@@ -51,13 +51,13 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )
 def test_labels_tell_the_task(labels: Any, task: str) -> None:
-    assert told_by([torch.tensor(labels)]) == task
+    assert task_of([torch.tensor(labels)]).name == task
 
 
 @pytest.mark.parametrize("labels", [[[1.0, 0.0], [0.0, 1.0]], [[0.3, 0.7], [0.9, 0.1]]])
 def test_what_may_be_classes_is_asked_for(labels: Any) -> None:
     with pytest.raises(UsageError, match="task='regression'"):
-        told_by([torch.tensor(labels)])
+        task_of([torch.tensor(labels)])
 
 
 def test_whole_numbers_are_targets_when_it_is_said() -> None:
@@ -114,7 +114,7 @@ def test_every_section_is_done_or_says_why_not(two: Any) -> None:
 
 def test_figures_are_those_of_the_network(two: Any) -> None:
     record, model, _, test = two
-    found = summary.OUTPUT_SECTION.read(record.metrics)
+    found = found_in(summary.SECTION, record)
     assert found is not None
     with torch.no_grad():
         missed = (model(test.x) - test.y).double().numpy()
@@ -125,7 +125,7 @@ def test_figures_are_those_of_the_network(two: Any) -> None:
     assert found.r2 == pytest.approx(r2.mean(), abs=1e-5)
     assert found.trust in ("high", "medium")
     assert {item.what for item in found.evidence} >= {"linearisation error", "increase in alignment"}
-    rows = surrogates.OUTPUT_SECTION.read(record.metrics)
+    rows = found_in(surrogates.SECTION, record)
     assert rows is not None
     assert rows.explained is not None
     assert {(row.kernel, row.target) for row in rows.table} == {
@@ -137,7 +137,7 @@ def test_figures_are_those_of_the_network(two: Any) -> None:
 
 def test_terms_add_up_and_removals_are_real_refits(two: Any) -> None:
     record, *_ = two
-    found = explain.OUTPUT_SECTION.read(record.metrics)
+    found = found_in(explain.SECTION, record)
     assert found is not None
     arrays = {name: np.asarray(record.arrays[name], dtype=np.float64) for name in record.arrays if "thumbs" not in name}
     K, near = arrays["kernels.trntk0.train"], arrays["kernels.trntk0.test"]
@@ -179,7 +179,7 @@ def test_terms_add_up_and_removals_are_real_refits(two: Any) -> None:
 
 def test_a_wrong_target_is_found(two: Any) -> None:
     record, _, train, _ = two
-    found = problems.OUTPUT_SECTION.read(record.metrics)
+    found = found_in(problems.SECTION, record)
     assert found is not None
     assert (found.listed[0].original, found.listed[0].output) == (7, 0)
     assert found.listed[0].score > found.threshold
@@ -247,7 +247,7 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
     train, test = waves(150, seed=seed)
     _, model = regressed(train, width=64, steps=400, seed=seed)
     record = ns.xray(model, train, test, tmp_path / "good", kernels=["ck"], progress=False)
-    good = summary.OUTPUT_SECTION.read(record.metrics)
+    good = found_in(summary.SECTION, record)
     assert good is not None
     assert good.trust in ("high", "medium")
 
@@ -267,6 +267,6 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
             return self.readout(torch.sin(self.layer(x)))
 
     bad = ns.xray(Steep(), train, test, tmp_path / "bad", kernels=["ck"], max_train=30, untrained=True, progress=False)
-    found = summary.OUTPUT_SECTION.read(bad.metrics)
+    found = found_in(summary.SECTION, bad)
     assert found is not None
     assert found.trust == "do not trust"

@@ -15,7 +15,7 @@ from ntkscope.xray import job
 from ntkscope.xray.budget import Budget, Clock
 from ntkscope.xray.plan import EXACT, LEAST_TRAIN, fewer_items, kernel_step, make_plan, section_step
 from ntkscope.xray.registry import SECTIONS
-from xray.small import blobs, only, trained
+from xray.small import blobs, only, trained, workload
 
 
 def states(record: ns.Record) -> dict[str, str]:
@@ -79,9 +79,10 @@ def test_without_time_for_the_main_kernel_everything_says_so(tmp_path: Path, mon
 def test_what_would_fit_is_said_truthfully() -> None:
     """As many items as are said to fit do fit, a few more do not; where too few would, none are named."""
     rates = Rates(0.1, 1e-2, 1e-3, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
-    plan = make_plan(rates, Budget(None), train=1000, test=200, classes=10, initial=False, kernels=["ck"])
+    work = workload(rates, 1000, 200)
+    plan = make_plan(work, Budget(None), kernels=["ck"])
     step = kernel_step(EXACT)
-    found = fewer_items(step, plan, rates, 60.0, "classification")
+    found = fewer_items(step, plan, work, 60.0)
     assert found is not None
     assert LEAST_TRAIN < found < plan.train
 
@@ -90,4 +91,4 @@ def test_what_would_fit_is_said_truthfully() -> None:
 
     assert seconds(found) <= 60.0 < seconds(found + found // 50 + 2)
     assert plan.steps[step] > 60.0
-    assert fewer_items(step, plan, rates, 0.5, "classification") is None
+    assert fewer_items(step, plan, work, 0.5) is None

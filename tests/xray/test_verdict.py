@@ -18,11 +18,11 @@ from ntkscope.core import Part, generator
 from ntkscope.data.subsets import stratified
 from ntkscope.xray.network import displacement, initial_network
 from ntkscope.xray.sections import summary
+from ntkscope.xray.task import beats_guessing
 from ntkscope.xray.verdict import (
     KERNEL_CHANGE,
     LINEARISATION,
     Observations,
-    beats_guessing,
     judge,
     linearisation_error,
     unrelated,

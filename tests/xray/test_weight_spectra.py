@@ -21,7 +21,7 @@ from ntkscope.xray.budget import Budget
 from ntkscope.xray.plan import fewer_items, make_plan, section_step
 from ntkscope.xray.sections import weight_spectra
 from ntkscope.xray.sections.weight_spectra import PERMUTED, Layer, Spectra, corrected, holm, kept_values
-from xray.small import blobs, only
+from xray.small import blobs, only, workload
 
 RATES = Rates(0.05, 1e-3, 1e-5, 1e-4, 2e-10, 1e-10, 1e-8, 24_000, 10)
 
@@ -139,8 +139,7 @@ def test_the_plan_knows_what_it_costs(tmp_path: Path) -> None:
     step = section_step(weight_spectra.SECTION.name)
 
     def plan(*matrices: tuple[int, int]) -> float:
-        given = {"train": 200, "test": 50, "classes": 10, "initial": False, "matrices": matrices}
-        return make_plan(RATES, Budget(None), **given).steps[step]
+        return make_plan(workload(RATES, matrices=matrices), Budget(None)).steps[step]
 
     assert plan() == 0
     assert plan((30, 9)) < 0.01  # no test: too few singular values
@@ -149,8 +148,8 @@ def test_the_plan_knows_what_it_costs(tmp_path: Path) -> None:
     assert PERMUTED < 256 * 256
     assert plan((256, 256)) < plan((128, 128))  # by the law of noise
     assert plan((4096, 4096)) > plan((1024, 1024))
-    whole = make_plan(RATES, Budget(None), train=200, test=50, classes=10, initial=False, matrices=((9000, 9000),))
-    assert fewer_items(step, whole, RATES, 1.0, "classification", ((9000, 9000),)) is None  # fewer items do not help
+    large = workload(RATES, matrices=((9000, 9000),))
+    assert fewer_items(step, make_plan(large, Budget(None)), large, 1.0) is None  # fewer items do not help
 
 
 def test_it_is_left_out_when_the_time_does_not_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

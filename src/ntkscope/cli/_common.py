@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from ntkscope.core.files.printable import printable
 from ntkscope.core.machine.interrupts import Terminated
 from ntkscope.report.certificates import Checks
 from ntkscope.xray.sections import problems, summary, surrogates
+from ntkscope.xray.task import recorded_task
 
 TIME, MEMORY = "10m", "2GiB"
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
@@ -63,48 +64,13 @@ def sections(record: ns.Record) -> list[dict[str, Any]]:
 
 def in_short(record: ns.Record) -> list[str]:
     """The main results in a few lines for a terminal."""
-    metrics = record.metrics
-    found, rated = summary.SECTION.read(metrics), surrogates.SECTION.read(metrics)
+    metrics, task = record.metrics, recorded_task(record.metrics)
     lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
-    lines += _regression_in_short(metrics)
-    if found is not None:
-        lines.append(f"verdict: {found.verdict}. {found.why}")
-        lines.append(f"network accuracy: {100 * found.network_accuracy:.2f} % ({found.wrong:,} wrong predictions)")
-        lines.append(f"trust in the explanations: {found.trust}. {found.trust_why}")
-    if rated is not None:
-        lines.append(
-            f"{'surrogate':>12} {'fitted to':>10} {'accuracy':>10} {'agreement':>10} {'on errors':>10} {'Kendall τ':>10}"
-        )
-        for row in rated.table:
-            errors = f"{100 * row.agreement_wrong:.1f} %" if row.wrong else "-"
-            lines.append(
-                f"{row.kernel:>12} {row.target:>10} {100 * row.accuracy:>8.2f} % {100 * row.agreement:>8.2f} % {errors:>10}"
-                f" {row.tau:>10.3f}"
-            )
-    doubts = problems.SECTION.read(metrics)
-    if doubts is not None:
-        contradicted = sum(entry.score > 0 for entry in doubts.mislabelled)
-        lines.append(f"doubtful labels: {contradicted}, near-duplicates: {len(doubts.duplicates)}")
+    for section in (summary.SECTION, surrogates.SECTION, problems.SECTION):
+        found = section.of(task).read(metrics)
+        lines += [] if found is None else found.in_short()
     checks = Checks.of(metrics, record.arrays)
     if checks.by_kernel:
         lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
     lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
     return [*map(printable, lines), f"record: {record.folder} ({record.wall_seconds:.0f} s)"]
-
-
-def _regression_in_short(metrics: Mapping[str, Any]) -> list[str]:
-    """The same lines for a regression; none for a classifier."""
-    found, rated = summary.OUTPUT_SECTION.read(metrics), surrogates.OUTPUT_SECTION.read(metrics)
-    lines = []
-    if found is not None:
-        lines.append(f"verdict: {found.verdict}. {found.why}")
-        lines += [f"network, {one.name}: R² {one.r2:.3f}, RMSE {one.rmse:.4g}" for one in found.outputs[:10]]
-        lines.append(f"trust in the explanations: {found.trust}. {found.trust_why}")
-    if rated is not None:
-        lines.append(f"{'surrogate':>12} {'fitted to':>10} {'R²':>10} {'Kendall τ':>10} {'R² targets':>11}")
-        for row in rated.table:
-            lines.append(f"{row.kernel:>12} {row.target:>10} {row.r2:>10.3f} {row.tau:>10.3f} {row.r2_targets:>11.3f}")
-    doubts = problems.OUTPUT_SECTION.read(metrics)
-    if doubts is not None:
-        lines.append(f"doubtful targets: {doubts.doubtful}, near-duplicates: {len(doubts.duplicates)}")
-    return lines

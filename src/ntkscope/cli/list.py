@@ -48,7 +48,7 @@ def lines(title: str, entries: Mapping[str, Any]) -> list[str]:
 def first_line(entry: Any) -> str:
     """The first line of what documents an entry: its docstring, that of its function, or that of its class."""
     if isinstance(entry, Section):
-        tasks = "" if entry.tasks == TASKS else f" ({', '.join(entry.tasks)})"
+        tasks = "" if len(entry.tasks) == len(TASKS) else f" ({', '.join(task.name for task in entry.tasks)})"
         return f"{entry.title}{tasks}: {entry.meaning.partition('. ')[0].rstrip('.')}."
     text = inspect.getdoc(getattr(entry, "func", entry)) or ""
     return text.strip().splitlines()[0] if text.strip() else ""

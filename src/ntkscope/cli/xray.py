@@ -34,6 +34,7 @@ from ntkscope.cli._subject import (
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
 from ntkscope.core.files.printable import printable
+from ntkscope.xray.settings import Settings
 
 
 def xray(
@@ -94,7 +95,7 @@ def xray(
         if chosen is not None:
             limits["kernels"] = chosen
         if time != TIME or memory != MEMORY:
-            limits["budget"] = {"time": None if time == "none" else time, "memory": memory}
+            limits["budget"] = _budget(time, memory)
         with stoppable():
             record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, **limits)
         show(record)
@@ -116,32 +117,32 @@ def xray(
         tokenizer=tokenizer,
         seed=seed,
     )
+    root = None if data_root is None else str(data_root)
+    settings = Settings(
+        initial=initial_weights,
+        budget=_budget(time, memory),
+        device=device,
+        seed=seed,
+        classes=about.classes or None,
+        tokenizer=about.tokenizer,
+        max_train=max_train,
+        max_test=max_test,
+        kernels=chosen,
+        params=params or None,
+        certify=checked,
+        untrained=untrained,
+        task=task,
+        tracked=tracked,
+        compare=None if compare is None else data_of(compare, {}, root, seed)[1],
+        name=model,
+        data_name=data,
+        options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},
+        say=lambda line: typer.echo(printable(line)),
+    )
     with stoppable():
-        record = ns.xray(
-            about.network,
-            about.train,
-            about.test,
-            "xray/" if out is None else out,
-            initial=initial_weights,
-            budget={"time": None if time == "none" else time, "memory": memory},
-            device=device,
-            seed=seed,
-            classes=about.classes or None,
-            tokenizer=about.tokenizer,
-            max_train=max_train,
-            max_test=max_test,
-            kernels=chosen,
-            params=params or None,
-            certify=checked,
-            untrained=untrained,
-            task=task,
-            tracked=tracked,
-            compare=None
-            if compare is None
-            else data_of(compare, {}, None if data_root is None else str(data_root), seed)[1],
-            name=model,
-            data_name=data,
-            options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},
-            say=lambda line: typer.echo(printable(line)),
-        )
+        record = ns.xray(about.network, about.train, about.test, "xray/" if out is None else out, settings=settings)
     show(record)
+
+
+def _budget(time: str, memory: str) -> dict[str, str | None]:
+    return {"time": None if time == "none" else time, "memory": memory}

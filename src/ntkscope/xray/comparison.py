@@ -155,7 +155,7 @@ def _opened(record: Record | str | Path) -> Record:
     found = record if isinstance(record, Record) else Record.open(record)
     if found.kind != "xray":
         raise UsageError(f"{found.folder} holds a record of kind {found.kind!r}; expected an X-ray")
-    if found.config.get("task") == REGRESSION:
+    if found.config.get("task") == REGRESSION.name:
         raise UsageError(
             f"{found.folder} holds the X-ray of a regression; expected one of a classifier: only these are compared"
         )
@@ -182,7 +182,7 @@ def _side(record: Record) -> Side:
         record=record_id(record),
         model=str(about.get("name", "")),
         data=str(record.metrics.get("data", {}).get("name", "")),
-        accuracy=None if found is None else found.network_accuracy,
+        accuracy=found.network_accuracy if isinstance(found, summary.Summary) else None,
         verdict="" if found is None else found.verdict,
         trust="" if found is None else str(getattr(found, "trust", "")),
         doubtful=None if scores is None else int((np.asarray(scores) > 0).sum()),
@@ -255,7 +255,7 @@ def _surrogates(a: Record, b: Record) -> tuple[Figure, ...]:
 def _tops(record: Record) -> dict[int, tuple[set[int], int, int]]:
     """For each explained test item by its number: its main supporting points, how many, and the class explained."""
     found = explain.SECTION.read(record.metrics)
-    if found is None or "explain.top_index" not in record.arrays:
+    if not isinstance(found, explain.Explanations) or "explain.top_index" not in record.arrays:
         return {}
     index = np.asarray(record.arrays["explain.top_index"])
     index = index[:, 0] if index.ndim == 3 else index  # of the first class a reader may choose, the network's own

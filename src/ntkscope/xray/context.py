@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Part, Record
@@ -24,18 +23,16 @@ from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Clock
 from ntkscope.xray.items import Items, Tokenizer
-from ntkscope.xray.network import Params, chosen_matrices, class_logits, outputs, shapes
+from ntkscope.xray.network import Params, chosen_matrices, outputs, shapes
 from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip
 from ntkscope.xray.result import R
-from ntkscope.xray.task import CLASSIFICATION, REGRESSION
+from ntkscope.xray.task import CLASSIFICATION, Array, Task
 from ntkscope.xray.tracked import Tracked
-from ntkscope.xray.workload import DECOMPOSED
+from ntkscope.xray.workload import DECOMPOSED, Workload
 
-Array = NDArray[Any]
 ALPHA = 1e-4  # kernels are first scaled to a mean diagonal of 1, so it means the same for all
-TARGETS = ("logits", "labels")  # what surrogates are fitted to: the network's own logits, and the training labels
 FIT: dict[str, dict[str, Any]] = {
     "labels": {"alpha": ALPHA, "tol": 1e-5, "max_iter": 100},
     "logits": {"rows": DECOMPOSED},
@@ -75,32 +72,26 @@ class Context:
     # -- the network --------------------------------------------------------------------------------------------------
 
     @cached_property
+    def network_outputs(self) -> Float64[np.ndarray, "m c"]:
+        """The network's outputs for the test items; of a classifier its logits, one per class."""
+        return self._outputs("test", self.test)
+
+    @cached_property
+    def network_train_outputs(self) -> Float64[np.ndarray, "n c"]:
+        """The same for the training items."""
+        return self._outputs("train", self.train)
+
+    def _outputs(self, side: str, items: Items) -> Array:
+        def made() -> Array:
+            return self.task.from_outputs(outputs(self.model, items.x, self.device)).numpy()
+
+        return self._kept(f"network.{side}_{self.task.outputs}", made)
+
+    @property
     def network_logits(self) -> Float64[np.ndarray, "m c"]:
         """The network's logits of the test items, (m, classes)."""
         self._needs(CLASSIFICATION)
-        return self._kept(
-            "network.test_logits", lambda: class_logits(outputs(self.model, self.test.x, self.device)).numpy()
-        )
-
-    @cached_property
-    def network_train_logits(self) -> Float64[np.ndarray, "n c"]:
-        """The network's logits of the training items."""
-        self._needs(CLASSIFICATION)
-        return self._kept(
-            "network.train_logits", lambda: class_logits(outputs(self.model, self.train.x, self.device)).numpy()
-        )
-
-    @cached_property
-    def network_outputs(self) -> Float64[np.ndarray, "m d"]:
-        """The network's outputs for the test items of a regression."""
-        self._needs(REGRESSION)
-        return self._kept("network.test_outputs", lambda: outputs(self.model, self.test.x, self.device).numpy())
-
-    @cached_property
-    def network_train_outputs(self) -> Float64[np.ndarray, "n d"]:
-        """The network's outputs for the training items of a regression."""
-        self._needs(REGRESSION)
-        return self._kept("network.train_outputs", lambda: outputs(self.model, self.train.x, self.device).numpy())
+        return self.network_outputs
 
     @cached_property
     def matrices(self) -> dict[str, nn.Parameter]:
@@ -113,50 +104,44 @@ class Context:
         return () if self.tracked is None else ("tracked",)
 
     @property
-    def task(self) -> str:
-        return REGRESSION if self.train.y.is_floating_point() else CLASSIFICATION
+    def task(self) -> Task:
+        return self.train.task
 
-    def _needs(self, task: str) -> None:
+    def _needs(self, task: Task) -> None:
         """Skip the section that asks for what networks of another task do not have."""
-        if self.task != task:
-            missing = "classes" if task == CLASSIFICATION else "real targets"
-            raise Skip(f"not for {self.task}: it needs {missing}, which this network's data do not have")
+        if self.task is not task:
+            raise Skip(f"not for {self.task.name}: it needs {task.lacking}, which this network's data do not have")
+
+    @property
+    def labels_train(self) -> Array:
+        """Class numbers (n,), or the real targets (n, outputs) of a regression."""
+        return self.train.y.numpy()
+
+    @property
+    def labels_test(self) -> Array:
+        return self.test.y.numpy()
 
     @property
     def y_train(self) -> Int64[np.ndarray, " n"]:
+        """Class numbers; a section that asks for them is not for regressions."""
         self._needs(CLASSIFICATION)
-        return self.train.y.numpy()
+        return self.labels_train
 
     @property
     def y_test(self) -> Int64[np.ndarray, " m"]:
         self._needs(CLASSIFICATION)
-        return self.test.y.numpy()
-
-    @property
-    def targets_train(self) -> Float64[np.ndarray, "n d"]:
-        """The real targets of the training items of a regression."""
-        self._needs(REGRESSION)
-        return self.train.y.numpy()
-
-    @property
-    def targets_test(self) -> Float64[np.ndarray, "m d"]:
-        self._needs(REGRESSION)
-        return self.test.y.numpy()
+        return self.labels_test
 
     @property
     def aim_train(self) -> Array:
         """What a kernel should be aligned with: the labels (n,), or the targets (n, outputs), each with mean 0, variance 1."""
-        if self.task == CLASSIFICATION:
-            return self.y_train
-        centred = self.targets_train - self.targets_train.mean(0)
-        spread = centred.std(0)
-        return centred / np.where(spread > 0, spread, 1.0)
+        return self.task.aim(self.labels_train)
 
     # -- what other sections found -------------------------------------------------------------------------------------
 
     def result(self, section: Section[R]) -> R | None:
         """What another section found; None if it failed or found nothing. It must be among the caller's `after`."""
-        return section.read(self.record.metrics)
+        return section.of(self.task).read(self.record.metrics)
 
     # -- kernels ------------------------------------------------------------------------------------------------------
 
@@ -200,8 +185,18 @@ class Context:
                 rates = Rates(**self.record.metrics.get("rates", {}))
             except TypeError:  # of another version
                 return ""
-            read = None if self.tracked is None else self.tracked.bytes
-            found = fewer_items(step, self.plan, rates, seconds / pace, self.task, shapes(self.matrices), read)
+            work = Workload(
+                train=self.plan.train,
+                test=self.plan.test,
+                initial_train=self.plan.initial_train,
+                initial_test=self.plan.initial_test,
+                classes=rates.outputs,
+                rates=rates,
+                task=self.task,
+                matrices=shapes(self.matrices),
+                tracked=None if self.tracked is None else self.tracked.bytes,
+            )
+            found = fewer_items(step, self.plan, work, seconds / pace)
             if found is None:
                 return ", choose fewer parameters (--params) or a faster device; fewer items would not be enough"
             return f", or use about {found:,} training items, which would fit (--max-train), or fewer parameters (--params)"
@@ -262,9 +257,7 @@ class Context:
 
         `y`: labels or targets of the rows of that kernel; fits of logits and outputs are of all training items.
         """
-        network = None
-        if target in ("logits", "outputs"):
-            network = self.network_train_logits if target == "logits" else self.network_train_outputs
+        network = self.network_train_outputs if target == self.task.outputs else None
         how: dict[str, Any] = {"target": target, "network": network, "classes": len(self.classes), "seed": self.seed}
         return fit_machine(pair, y, **how, **FIT[target])
 
@@ -275,8 +268,7 @@ class Context:
         if key not in self.record.arrays or fit not in self.record.metrics.get("surrogate_fits", {}):
             pair = self.pair(name).scaled()
             with self.timed(f"surrogate {fit}"):
-                y = self.y_train if self.task == CLASSIFICATION else self.targets_train
-                made = self.fitted(pair, y, target)
+                made = self.fitted(pair, self.labels_train, target)
                 fits = dict(self.record.metrics.get("surrogate_fits", {}))
                 kept = ("seconds", "converged", "iterations", "alpha", "edge")
                 fits[fit] = {field: getattr(made, field) for field in kept}

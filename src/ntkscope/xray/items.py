@@ -17,7 +17,7 @@ from ntkscope.core import Inputs, Part, Split, UsageError
 from ntkscope.core.model.calling import parted
 from ntkscope.core.model.loading import collect, joined
 from ntkscope.core.model.tree import length, take, tensors
-from ntkscope.xray.task import CLASSIFICATION, checked_task, real_targets, strata, told_by
+from ntkscope.xray.task import CLASSIFICATION, REGRESSION, Task, task_of
 
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 Tokenizer = Callable[..., Any]
@@ -48,9 +48,13 @@ class Items:
         return Items(take(self.x, index), self.y[index], self.original[index], texts, ids)
 
     @property
+    def task(self) -> Task:
+        return REGRESSION if self.y.is_floating_point() else CLASSIFICATION
+
+    @property
     def strata(self) -> Int64[np.ndarray, " n"]:
         """What samples are stratified by: the class, or the tenth of the items that the target lies in."""
-        return strata(self.y)
+        return self.task.strata(self.y)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -75,14 +79,10 @@ def collect_both(
     """
     sides = ("train", "test")
     raw = _collected({"train": train, "test": test}, tokenizer)
-    if (checked_task(task) or told_by([y for _, y, _ in raw])) == CLASSIFICATION:
-        raw = [(x, _class_numbers(y, what), words) for (x, y, words), what in zip(raw, sides)]
-        if set(torch.cat([y for _, y, _ in raw]).unique().tolist()) == {-1, 1}:
-            raw = [(x, (y + 1) // 2, words) for x, y, words in raw]
-    else:
-        raw = [(x, real_targets(y, what), words) for (x, y, words), what in zip(raw, sides)]
+    labels = [y for _, y, _ in raw]
+    labels = task_of(labels, task).read(dict(zip(sides, labels)))
     made = []
-    for (x, y, words), what, data in zip(raw, sides, (train, test)):
+    for (x, _, words), y, what, data in zip(raw, labels, sides, (train, test)):
         texts_of = None if words is None else tuple(words)
         made.append(Items(x, y, torch.arange(len(y)), texts_of, ids_of(data, len(y))))
         _check_finite(made[-1], what)
@@ -225,18 +225,6 @@ def _labels(y: Any, what: str) -> Tensor:
     if not y.ndim or not len(y):
         raise UsageError(f"{what} is empty; expected at least one item")
     return y
-
-
-def _class_numbers(y: Tensor, what: str) -> Int64[Tensor, " n"]:
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    whole = y.ndim == 1 and (not y.is_floating_point() or bool((y == y.round()).all()))
-    if not whole:
-        raise UsageError(
-            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number per item, or"
-            " task='regression' (--task regression) for a network that predicts real values"
-        )
-    return y.to(torch.int64)
 
 
 def _check_finite(items: Items, what: str) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 import ntkscope.xray.sections  # noqa: F401 - registers them
-from ntkscope.core import NtkscopeError, Record, UsageError
+from ntkscope.core import Inputs, NtkscopeError, Record, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.errors import RecordError
 from ntkscope.core.files.plain import differences, to_plain
@@ -28,21 +29,30 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.machines import measure_rates
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
-from ntkscope.xray import given, resuming
-from ntkscope.xray.budget import Budget, Clock, as_budget, half_of_the_budget
-from ntkscope.xray.chance import check_trained
+from ntkscope.xray import resuming
+from ntkscope.xray.budget import Clock, as_budget, half_of_the_budget
 from ntkscope.xray.context import Context
-from ntkscope.xray.items import Items, Tokenizer, collect_both, compared_inputs
-from ntkscope.xray.network import chosen_matrices, chosen_parameters, class_logits, initial_network, shapes
+from ntkscope.xray.items import Items, collect_both, compared_inputs
+from ntkscope.xray.network import (
+    Params,
+    check_trained,
+    chosen_matrices,
+    chosen_parameters,
+    initial_network,
+    shapes,
+    tried,
+)
 from ntkscope.xray.pictures import channel_range, thumbnails
-from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
+from ntkscope.xray.plan import Plan, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
-from ntkscope.xray.task import CLASSIFICATION, REGRESSION, STRATA
-from ntkscope.xray.tracked import tracked_training
+from ntkscope.xray.settings import Say, Settings
+from ntkscope.xray.task import CLASSIFICATION, TASKS, Task
+from ntkscope.xray.tracked import Tracked, tracked_training
+from ntkscope.xray.workload import Workload
 
 SCHEMA = 1
+DEFAULTS = Settings()
 RESERVED = 3.0  # seconds of the budget for the page
-Say = Callable[[str], None]
 
 
 def xray(
@@ -51,154 +61,282 @@ def xray(
     test: Any,
     out: str | Path = "xray/",
     *,
-    initial: Any = None,
-    budget: Any = None,
-    device: torch.device | str | None = None,
-    seed: int = 0,
-    progress: bool | Literal["auto"] = "auto",
-    classes: Sequence[str] | None = None,
-    tokenizer: Tokenizer | None = None,
-    max_train: int | None = None,
-    max_test: int | None = None,
-    kernels: Sequence[str] | None = None,
-    params: Any = None,
-    certify: str | bool = "every",
-    untrained: bool = False,
-    task: str | None = None,
-    tracked: str | Path | None = None,
-    compare: Any = None,
-    name: str = "",
-    data_name: str = "",
-    options: Mapping[str, Any] | None = None,
-    say: Say | None = None,
+    settings: Settings = DEFAULTS,
+    **options: Any,
 ) -> Record:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what supports each prediction.
 
     `train`, `test`: a `Part`, (inputs, labels), a mapping with labels, a Dataset or a DataLoader; texts with `tokenizer=`.
-    `task`: "classification" or "regression"; by default real labels that are not whole numbers, (n,) or (n, outputs), are the
-    targets of a regression, and all others class numbers. `classes`: names of the classes, or of a regression's outputs.
-    `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
-    how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
-    plan before the run starts (default: printed unless `progress=False`), and items are sampled, class by class, only if
-    not all fit. `device`: where to compute (where the model is). `params`: names or globs of the parameters by which kernels of
-    gradients differentiate (all that are trainable), or "last" for the last affine layer's. `certify`: which blocks of
-    gradients are checked against plain autograd: "every" one, "sampled" (one in eight), or False. A network that is at chance
-    on training and on test items is refused unless `untrained=True`. `tracked`: the folder in which `ntkscope.Tracker` recorded
-    the training of this network; the page then has a section on it. `compare`: further items, as `train` or inputs alone, which
-    the section on shift compares with the training items. The model is run in evaluation mode and left unchanged.
+    `options`: any field of `Settings`, among them `initial` (the network before training), `budget`, `device`, `seed`,
+    `classes`, `kernels`, `params` and `task`. The model is run in evaluation mode and left unchanged.
 
     The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
-    network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: their fingerprints
+    network, other data, labels, seeds, or `options=` (what a factory made the network with) are refused: their fingerprints
     are compared, the network is run again and a few entries of a stored kernel are recomputed. The page is made from it by
     `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
     """
     began = time.perf_counter()
-    tell = say or (print if progress else _nothing)
     if not isinstance(model, nn.Module):
         raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
-    limits = as_budget(budget)
-    check_choice(kernels, max_train, max_test)
-    given.certify(certify)
-    where = as_device(device)
-    clock = Clock(limits.seconds, began, reserved=RESERVED)
-    chosen = chosen_parameters(model, params)
-    followed = tracked_training(tracked, model)
-    weights = shapes(chosen_matrices(model, chosen))
-    everything, held = collect_both(train, test, tokenizer, task)
-    others = None if compare is None else compared_inputs(compare, everything, tokenizer)
-    regression = everything.y.is_floating_point()
+    budget = as_budget(options.get("budget", settings.budget))
+    chosen = replace(settings, **{**options, "budget": budget})
     with evaluating(model):
-        few, _ = (given.tried(model, items, what, where) for items, what in ((everything, "train"), (held, "test")))
-        count = few.shape[1] if regression else class_logits(few).shape[1]
-        names = (given.output_names if regression else given.class_names)(classes, count)
-        (given.check_targets if regression else given.check_labels)(everything, held, count)
-        first = initial_network(model, initial, everything.x)
-        config = {
-            "model": name or type(model).__name__,
-            "weights": _weights(model),
-            "network": resuming.described(model),
+        return _Job.of(model, train, test, chosen, began).run(Path(out))
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One X-ray, its arguments read and checked: what is the same in every attempt.
+
+    `train` and `test` are all items there are; `classes` names the classes, or a regression's outputs; `width` counts outputs.
+    """
+
+    model: nn.Module
+    initial: nn.Module | None
+    train: Items
+    test: Items
+    compared: Inputs | None
+    classes: tuple[str, ...]
+    width: int
+    params: Params
+    tracked: Tracked | None
+    device: torch.device | None
+    settings: Settings
+    clock: Clock
+
+    @classmethod
+    def of(cls, model: nn.Module, train: Any, test: Any, settings: Settings, began: float) -> _Job:
+        device = as_device(settings.device)
+        params = chosen_parameters(model, settings.params)
+        tracked = tracked_training(settings.tracked, model)
+        everything, held = collect_both(train, test, settings.tokenizer, settings.task)
+        compared = settings.compare
+        if compared is not None:
+            compared = compared_inputs(compared, everything, settings.tokenizer)
+        few, _ = (tried(model, items, what, device) for items, what in ((everything, "train"), (held, "test")))
+        task = everything.task
+        count = task.from_outputs(few).shape[1]
+        classes = task.output_names(settings.classes, count)
+        task.check({"train": everything.y, "test": held.y}, count)
+        return cls(
+            model=model,
+            initial=initial_network(model, settings.initial, everything.x),
+            train=everything,
+            test=held,
+            compared=compared,
+            classes=classes,
+            width=few.shape[1],
+            params=params,
+            tracked=tracked,
+            device=device,
+            settings=settings,
+            clock=Clock(settings.budget.seconds, began, reserved=RESERVED),
+        )
+
+    @property
+    def task(self) -> Task:
+        return self.train.task
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        return {"xray": self.settings.seed}
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What a record keeps of the arguments; one that is resumed must have the same."""
+        settings, first, params = self.settings, self.initial, self.params
+        return {
+            "model": settings.name or type(self.model).__name__,
+            "weights": _weights(self.model),
+            "network": resuming.described(self.model),
             "initial": None if first is None else {"weights": _weights(first), **resuming.described(first)},
-            "options": resuming.plain_options(options),
-            "data": data_name,
-            "train": fingerprint(everything.x, everything.y),
-            "test": fingerprint(held.x, held.y),
-            "budget": {"time": limits.seconds, "memory": limits.bytes},
-            "max_train": max_train,
-            "max_test": max_test,
-            "kernels": None if kernels is None else list(kernels),
-            "classes": list(names),
-            "certify": certify,
-            **({} if chosen is None else {"params": chosen if isinstance(chosen, str) else list(chosen)}),
-            **({"task": REGRESSION} if regression else {}),
-            **({} if followed is None else {"tracked": followed.identity}),
-            **({} if others is None else {"compare": fingerprint(others)}),
+            "options": resuming.plain_options(settings.options),
+            "data": settings.data_name,
+            "train": fingerprint(self.train.x, self.train.y),
+            "test": fingerprint(self.test.x, self.test.y),
+            "budget": {"time": settings.budget.seconds, "memory": settings.budget.bytes},
+            "max_train": settings.max_train,
+            "max_test": settings.max_test,
+            "kernels": None if settings.kernels is None else list(settings.kernels),
+            "classes": list(self.classes),
+            "certify": settings.certify,
+            **({} if params is None else {"params": params if isinstance(params, str) else list(params)}),
+            **({} if self.task is CLASSIFICATION else {"task": self.task.name}),
+            **({} if self.tracked is None else {"tracked": self.tracked.identity}),
+            **({} if self.compared is None else {"compare": fingerprint(self.compared)}),
         }
-        answers = resuming.answers(model, held, where)
 
-        def prepared(record: Record, plan: Plan) -> Context:
-            rows = stratified(everything.strata, plan.train, seed, "xray", "train")
-            columns = stratified(held.strata, plan.test, seed, "xray", "test")
-            return Context(
-                record=record,
-                model=model,
-                initial=first,
-                train=everything.take(torch.from_numpy(rows)),
-                test=held.take(torch.from_numpy(columns)),
-                classes=names,
-                plan=plan,
-                memory=limits.bytes,
-                seed=seed,
-                device=where,
-                progress=progress,
-                certify=certify,
-                params=chosen,
-                clock=clock,
-                timings=list(record.metrics.get("timings", [])),
-                tracked=followed,
-                tokenizer=tokenizer,
-                compared=others,
-            )
-
-        found = _found(Path(out), config, {"xray": seed}, answers)
+    def run(self, folder: Path) -> Record:
+        """The record in `folder`, made or completed."""
+        tell = self.settings.tell
+        answers = resuming.answers(self.model, self.test, self.device)
+        found = self.found(folder, answers)
         if found is not None and "plan" in found.metrics:
             lost = resuming.lost(found)
-            resuming.check_kernel(prepared(found, Plan.from_json(found.metrics["plan"])), lost)
+            resuming.check_kernel(self.context(found, Plan.from_json(found.metrics["plan"])), lost)
             if _finished(found) and not lost:
                 tell(f"{found.folder} already holds this X-ray, finished")
                 return found
-        if not untrained:
-            check_trained(model, everything, held, seed=seed, device=where)
-        with _record(Path(out), found, config, {"xray": seed}, where) as record:
+        if not self.settings.untrained:
+            check_trained(self.model, self.train, self.test, seed=self.settings.seed, device=self.device)
+        how: dict[str, Any] = {"config": self.config, "seeds": self.seeds, "device": self.device}
+        if found is None:
+            opened = Record.create(folder, kind="xray", name=f"X-ray of {self.config['model']}", **how)
+        else:
+            opened = Record.resume(folder, **how)
+        with opened as record:
             resuming.repair(record)
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
-
-            def rated() -> Rates:
-                memory = limits.bytes // 2
-                return measure_rates(model, everything.x, device=where, memory=memory, certify=certify, params=chosen)
-
-            def planned(rates: Rates) -> Plan:
-                return make_plan(
-                    rates,
-                    limits,
-                    train=len(everything),
-                    test=len(held),
-                    classes=max(count, STRATA) if regression else count,
-                    initial=first is not None,
-                    max_train=max_train,
-                    max_test=max_test,
-                    kernels=kernels,
-                    params=chosen,
-                    spent=clock.spent(),
-                    task=REGRESSION if regression else CLASSIFICATION,
-                    matrices=weights,
-                    tracked=None if followed is None else followed.bytes,
-                )
-
-            context = prepared(record, _plan(record, rated, planned, limits, tell))
-            _describe(context, everything, held, config, few.shape[1])
+            context = self.context(record, self.plan(record))
+            self.describe(context)
             _run(context, tell)
-    return record
+        return record
+
+    def found(self, folder: Path, answers: Answers) -> Record | None:
+        """The record in `folder` to resume, or None if there is none; an error if it is a record of something else."""
+        if not os.path.exists(folder / FILE):
+            return None
+        found = Record.open(folder)
+        if found.kind != "xray":
+            raise UsageError(
+                f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray"
+            )
+        resuming.check_metrics(found)
+        if found.status == "failed" and "plan" not in found.metrics:  # nothing was computed
+            (folder / FILE).unlink()
+            return None
+        if "network" not in found.config:
+            raise RecordError(
+                f"{folder} holds an X-ray of an earlier ntkscope, which did not store what identifies the network; its page"
+                " can be made (ntkscope report), but it cannot be resumed: choose another folder"
+            )
+        resuming.check_recipe(found)
+        document = found.to_json()
+        for key, now in (("config", self.config), ("seeds", self.seeds)):
+            other = differences(document[key], to_plain(now, key))
+            if other:
+                raise RecordError(
+                    f"{folder} was made with another {key} ({'; '.join(other)}); resume it with the recorded {key}, or choose"
+                    " another folder"
+                )
+        resuming.check_answers(found, answers)
+        return found
+
+    def context(self, record: Record, plan: Plan) -> Context:
+        """What sections are computed with: the items of the plan."""
+        settings, seed = self.settings, self.settings.seed
+        rows = stratified(self.train.strata, plan.train, seed, "xray", "train")
+        columns = stratified(self.test.strata, plan.test, seed, "xray", "test")
+        return Context(
+            record=record,
+            model=self.model,
+            initial=self.initial,
+            train=self.train.take(torch.from_numpy(rows)),
+            test=self.test.take(torch.from_numpy(columns)),
+            classes=self.classes,
+            plan=plan,
+            memory=settings.budget.bytes,
+            seed=seed,
+            device=self.device,
+            progress=settings.progress,
+            certify=settings.certify,
+            params=self.params,
+            clock=self.clock,
+            timings=list(record.metrics.get("timings", [])),
+            tracked=self.tracked,
+            tokenizer=settings.tokenizer,
+            compared=self.compared,
+        )
+
+    def plan(self, record: Record) -> Plan:
+        """The plan of an earlier attempt, so that its results can be used; else a new, measured one."""
+        known, settings = record.metrics.get("plan"), self.settings
+        if known:
+            plan = Plan.from_json(known)
+            settings.tell("resuming with the plan of the earlier attempt:")
+        else:
+            start, budget = time.perf_counter(), settings.budget
+            how: dict[str, Any] = {"memory": budget.bytes // 2, "certify": settings.certify, "params": self.params}
+            with half_of_the_budget():
+                rates = measure_rates(self.model, self.train.x, device=self.device, **how)
+            record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
+            plan = make_plan(
+                self.workload(rates),
+                budget,
+                max_train=settings.max_train,
+                max_test=settings.max_test,
+                kernels=settings.kernels,
+                params=self.params,
+                spent=self.clock.spent(),
+            )
+            record.put(plan={**plan.to_json(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
+            record.put(recipe_checksum=resuming.recipe_checksum(record))
+        for line in plan.text:
+            settings.tell(f"  {line}")
+        return plan
+
+    def workload(self, rates: Rates) -> Workload:
+        """The work on all items."""
+        train, test = len(self.train), len(self.test)
+        first = (0, 0) if self.initial is None else (train, test)
+        return Workload(
+            train,
+            test,
+            *first,
+            self.task.smallest_sample(len(self.classes)),
+            rates,
+            task=self.task,
+            matrices=shapes(chosen_matrices(self.model, self.params)),
+            tracked=None if self.tracked is None else self.tracked.bytes,
+        )
+
+    def describe(self, context: Context) -> None:
+        """Model, data and what the views show of single items."""
+        record, plan, classifies = context.record, context.plan, self.task is CLASSIFICATION
+        sections, metrics = on_the_page(self.task, context.given), record.metrics
+        kept = {each.key: metrics.get(each.key, each.entry("waiting", why="not reached yet")) for each in sections}
+        parameters = sum(p.numel() for p in context.model.parameters())
+        told: dict[str, Any] = {
+            "kernel_names": {name: KERNELS.traits(name).title for name in KERNELS if KERNELS.traits(name).title}
+        }
+        if context.train.texts is not None:
+            told["texts"] = {"train": list(context.train.texts), "test": list(context.test.texts or ())}
+        if context.train.ids is not None or context.test.ids is not None:
+            told["ids"] = {"train": list(context.train.ids or ()), "test": list(context.test.ids or ())}
+        record.put(
+            xray_schema=SCHEMA,
+            model={"name": self.config["model"], "parameters": parameters, "outputs": self.width},
+            data={
+                "name": self.config["data"],
+                "train_items": plan.train,
+                "train_total": len(self.train),
+                "test_items": plan.test,
+                "test_total": len(self.test),
+                "classes": list(context.classes) if classifies else [],
+                "subsampled": plan.subsampled,
+                "kind": context.train.kind,
+                **({} if classifies else {"task": self.task.name, "outputs": list(context.classes)}),
+            },
+            sections=[section.name for section in sections],
+            **told,
+            **kept,
+        )
+        labels = self.task.labels
+        if f"{labels}.train" in record.arrays:
+            return
+        if classifies:
+            logits = context.network_logits
+            context.keep("network.test_probabilities", probabilities(logits).astype(np.float32))
+            context.keep("network.test_prediction", logits.argmax(1))
+        if context.train.kind == "image":
+            low, high = channel_range(context.train.x)
+            context.keep("thumbs.train", thumbnails(context.train.x, low, high))
+            context.keep("thumbs.test", thumbnails(context.test.x, low, high))
+        context.keep("originals.train", context.train.original)
+        context.keep("originals.test", context.test.original)
+        context.keep(f"{labels}.test", context.test.y)
+        context.keep(f"{labels}.train", context.train.y)
 
 
 def _weights(model: nn.Module) -> str:
@@ -207,38 +345,9 @@ def _weights(model: nn.Module) -> str:
     )
 
 
-def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers: Answers) -> Record | None:
-    """The record in `folder` to resume, or None if there is none; an error if it is a record of something else."""
-    if not os.path.exists(folder / FILE):
-        return None
-    found = Record.open(folder)
-    if found.kind != "xray":
-        raise UsageError(f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray")
-    resuming.check_metrics(found)
-    if found.status == "failed" and "plan" not in found.metrics:  # nothing was computed
-        (folder / FILE).unlink()
-        return None
-    if "network" not in found.config:
-        raise RecordError(
-            f"{folder} holds an X-ray of an earlier ntkscope, which did not store what identifies the network; its page"
-            " can be made (ntkscope report), but it cannot be resumed: choose another folder"
-        )
-    resuming.check_recipe(found)
-    document = found.to_json()
-    for key, now in (("config", config), ("seeds", seeds)):
-        other = differences(document[key], to_plain(now, key))
-        if other:
-            raise RecordError(
-                f"{folder} was made with another {key} ({'; '.join(other)}); resume it with the recorded {key}, or choose"
-                " another folder"
-            )
-    resuming.check_answers(found, answers)
-    return found
-
-
 def _finished(found: Record) -> bool:
     given = ("tracked",) if "tracked" in found.config else ()
-    sections = on_the_page(str(found.config.get("task", CLASSIFICATION)), given)
+    sections = on_the_page(TASKS[str(found.config.get("task", CLASSIFICATION.name))], given)
     entries = [found.metrics.get(section.key, {}) for section in sections]
     skipped = [entry.get("status") == "skipped" and not entry.get("late") for entry in entries]
     return found.status == "done" and all(gone or _done(section, found) for section, gone in zip(sections, skipped))
@@ -250,86 +359,6 @@ def _done(section: Section[Any], record: Record) -> bool:
         return section.read(record.metrics) is not None
     except RecordError:
         return False
-
-
-def _record(
-    folder: Path, found: Record | None, config: dict[str, Any], seeds: dict[str, int], device: torch.device | None
-) -> Record:
-    """The record in `folder`, new or resumed."""
-    if found is None:
-        return Record.create(
-            folder, kind="xray", name=f"X-ray of {config['model']}", config=config, seeds=seeds, device=device
-        )
-    return Record.resume(folder, config=config, seeds=seeds, device=device)
-
-
-def _plan(
-    record: Record, rated: Callable[[], Rates], planned: Callable[[Rates], Plan], budget: Budget, tell: Say
-) -> Plan:
-    """The plan of an earlier attempt, so that its results can be used; else a new, measured one."""
-    known = record.metrics.get("plan")
-    if known:
-        plan = Plan.from_json(known)
-        tell("resuming with the plan of the earlier attempt:")
-    else:
-        start = time.perf_counter()
-        with half_of_the_budget():
-            rates = rated()
-        record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
-        plan = planned(rates)
-        record.put(plan={**plan.to_json(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
-        record.put(recipe_checksum=resuming.recipe_checksum(record))
-    for line in plan.text:
-        tell(f"  {line}")
-    return plan
-
-
-def _describe(context: Context, train: Items, test: Items, config: dict[str, Any], outputs_count: int) -> None:
-    """Model, data and what the views show of single items."""
-    record, plan = context.record, context.plan
-    sections, metrics = on_the_page(context.task, context.given), record.metrics
-    kept = {each.key: metrics.get(each.key, each.entry("waiting", why="not reached yet")) for each in sections}
-    parameters = sum(p.numel() for p in context.model.parameters())
-    told: dict[str, Any] = {
-        "kernel_names": {name: KERNELS.traits(name).title for name in KERNELS if KERNELS.traits(name).title}
-    }
-    if context.train.texts is not None:
-        told["texts"] = {"train": list(context.train.texts), "test": list(context.test.texts or ())}
-    if context.train.ids is not None or context.test.ids is not None:
-        told["ids"] = {"train": list(context.train.ids or ()), "test": list(context.test.ids or ())}
-    record.put(
-        xray_schema=SCHEMA,
-        model={"name": config["model"], "parameters": parameters, "outputs": outputs_count},
-        data={
-            "name": config["data"],
-            "train_items": plan.train,
-            "train_total": len(train),
-            "test_items": plan.test,
-            "test_total": len(test),
-            "classes": list(context.classes) if context.task == CLASSIFICATION else [],
-            "subsampled": plan.subsampled,
-            "kind": context.train.kind,
-            **({} if context.task == CLASSIFICATION else {"task": REGRESSION, "outputs": list(context.classes)}),
-        },
-        sections=[section.name for section in sections],
-        **told,
-        **kept,
-    )
-    labels = "labels" if context.task == CLASSIFICATION else "targets"
-    if f"{labels}.train" in record.arrays:
-        return
-    if context.task == CLASSIFICATION:
-        logits = context.network_logits
-        context.keep("network.test_probabilities", probabilities(logits).astype(np.float32))
-        context.keep("network.test_prediction", logits.argmax(1))
-    if context.train.kind == "image":
-        low, high = channel_range(context.train.x)
-        context.keep("thumbs.train", thumbnails(context.train.x, low, high))
-        context.keep("thumbs.test", thumbnails(context.test.x, low, high))
-    context.keep("originals.train", context.train.original)
-    context.keep("originals.test", context.test.original)
-    context.keep(f"{labels}.test", context.test.y)
-    context.keep(f"{labels}.train", context.train.y)
 
 
 # -- the run --------------------------------------------------------------------------------------------------------------
@@ -386,7 +415,3 @@ def _look(section: Section[Any], context: Context) -> dict[str, Any]:
         entry["trace"] = traceback.format_exc(limit=-4)
     entry["seconds"] = round(time.perf_counter() - start, 4)
     return entry
-
-
-def _nothing(line: str) -> None:
-    """Says nothing."""

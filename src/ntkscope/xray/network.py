@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ntkscope.core import Inputs, UsageError
+from ntkscope.core import Inputs, NtkscopeError, UsageError
 from ntkscope.core.model.copies import duplicate, own_copy
+from ntkscope.data.subsets import stratified
 from ntkscope.models import read_weights
 from ntkscope.models._weights import without_prefix
 from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tangent.model.subject import Subject, place, quiet, select
 from ntkscope.tracking.weights import matrices
+from ntkscope.xray.items import Items
 
 BLOCK = 256
+ASKED = 256  # items of each side on which the network is asked whether it was trained
 Params: TypeAlias = (
     Literal["last"] | tuple[str, ...] | None
 )  # names or globs of parameters; None: all that are trainable
@@ -43,13 +47,38 @@ def outputs(model: nn.Module, x: Inputs, device: Any = None) -> Float[Tensor, "n
     return values
 
 
-def class_logits(values: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
-    """One logit per class: a single output z becomes (0, z), whose softmax is the logistic function.
+def tried(model: nn.Module, items: Items, what: str, device: torch.device | None) -> Float[Tensor, "n c"]:
+    """Outputs for the first items; an error raised by the model is reported with the inputs it got."""
+    few = items.take(torch.arange(min(2, len(items))))
+    try:
+        return outputs(model, few.x, device)
+    except NtkscopeError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in few.tensors)
+        raise UsageError(
+            f"the model could not be run on inputs of {what} of shape {shapes} ({type(error).__name__}: {error}); expected"
+            " inputs as the model was trained with"
+        ) from error
 
-    >>> class_logits(torch.tensor([[2.0]])).tolist()
-    [[0.0, 2.0]]
-    """
-    return torch.cat([torch.zeros_like(values), values], dim=1) if values.shape[1] == 1 else values
+
+def check_trained(model: nn.Module, train: Items, test: Items, *, seed: int, device: Any) -> None:
+    """Refuse a network whose predictions have nothing to do with the labels of training and of test items alike."""
+    task, found = train.task, []
+    for what, items in (("training", train), ("test", test)):
+        strata = items.strata
+        rows = stratified(strata, max(ASKED, len(np.unique(strata))), seed, "xray", "chance", what)
+        taken = items.take(torch.from_numpy(rows))
+        values = task.from_outputs(outputs(model, taken.x, device)).numpy()
+        said = task.at_chance(values, taken.y.numpy(), f"{what} items")
+        if said is None:
+            return
+        found.append(said)
+    raise UsageError(
+        f"{task.refusal(found, values.shape[1])}; expected a trained one: load its weights (on the command line --weights),"
+        f" check that inputs are prepared as in its training and {task.check_order}, or X-ray it as it is with untrained=True"
+        " (--untrained)"
+    )
 
 
 def initial_network(model: nn.Module, initial: Any, x: Inputs) -> nn.Module | None:

@@ -9,22 +9,16 @@ from typing import Any
 from ntkscope.core import UsageError
 from ntkscope.core.progress import duration
 from ntkscope.kernels import KERNELS
-from ntkscope.kernels.costs import Rates
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.network import Params
 from ntkscope.xray.registry import on_the_page
-from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 MAIN = "trntk"  # the kernel an X-ray is about: what is explained, decomposed and taken apart by layers
 EXACT = KERNELS.computed_as(MAIN)  # what is computed for it
 SAFETY = 0.8  # of the time budget: a probe of a few items is trusted no further
 COPIES = 40  # bytes held for each entry of a training kernel: float64 twice, factor and eigenvectors, float32 once
-INITIAL_TRAIN, INITIAL_TEST = (
-    400,
-    200,
-)  # items on which the initial network is compared; enough for a distance between kernels
 LEAST_TRAIN, LEAST_TEST = 50, 20
 INITIAL_STEP = "initial network"
 
@@ -102,37 +96,27 @@ def check_choice(kernels: Sequence[str] | None, max_train: int | None, max_test:
 
 
 def make_plan(
-    rates: Rates,
+    whole: Workload,
     budget: Budget,
     *,
-    train: int,
-    test: int,
-    classes: int,
-    initial: bool,
     max_train: int | None = None,
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
     params: Params = None,
     spent: float = 0.0,
-    task: str = CLASSIFICATION,
-    matrices: tuple[tuple[int, int], ...] = (),
-    tracked: int | None = None,
 ) -> Plan:
     """All kernels on all items if that fits; else fewer kernels; else, as a last resort, fewer items.
 
-    `max_train` and `max_test` are the caller's own limits, `kernels` and `params` the caller's own choice. `spent`: seconds of
-    the budget that are gone already. `matrices`, `tracked`: of a `Workload`, what costs do not depend on items.
+    `whole`: the work on all items; its `initial_train` is 0 without an initial network. `max_train` and `max_test` are the
+    caller's own limits, `kernels` and `params` the caller's own choice. `spent`: seconds of the budget that are gone already.
     """
+    train, test, classes = whole.train, whole.test, whole.classes
     chosen = check_choice(kernels, max_train, max_test)
     asked_train = min(train, max(max_train or train, classes))  # a sample has an item of every class
     asked_test = min(test, max(max_test or test, classes))
     memory_train = int((budget.bytes / COPIES) ** 0.5)
     n = min(max(min(asked_train, memory_train), LEAST_TRAIN, classes), asked_train)
-
-    def workload(n: int, m: int) -> Workload:
-        return replace(_workload(n, m, classes, initial, rates, task), matrices=matrices, tracked=tracked)
-
-    work = workload(n, asked_test)
+    work = whole.sized(n, asked_test)
     limit = float("inf") if budget.seconds is None else SAFETY * (budget.seconds - work.page()) - spent
     kept = list(chosen)
     while kernels is None and len(kept) > 2 and _total(work, kept) > limit:
@@ -142,7 +126,7 @@ def make_plan(
         fraction *= 0.9
         smaller = max(int(n * fraction), min(n, max(LEAST_TRAIN, 2 * classes)))
         fewer = max(int(asked_test * fraction), min(asked_test, max(LEAST_TEST, classes)))
-        work = workload(smaller, fewer)
+        work = whole.sized(smaller, fewer)
     steps = _steps(work, kept)
     why = _reasons(train, test, work, asked_train, asked_test, memory_train, budget)
     made = Plan(
@@ -159,13 +143,8 @@ def make_plan(
     text = _said(made, train, test, budget, [name for name in chosen if name not in kept])
     if params is not None:
         matching = "of the last layer" if params == "last" else f"that match {', '.join(params)}"
-        text.insert(2, f"gradients by {rates.parameters:,} parameters, those {matching}")
+        text.insert(2, f"gradients by {whole.rates.parameters:,} parameters, those {matching}")
     return replace(made, text=tuple(text))
-
-
-def _workload(n: int, m: int, classes: int, initial: bool, rates: Rates, task: str) -> Workload:
-    first = (min(n, max(INITIAL_TRAIN, classes)), min(m, max(INITIAL_TEST, classes))) if initial else (0, 0)
-    return Workload(n, m, *first, classes, rates, task=task)
 
 
 def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
@@ -177,26 +156,16 @@ def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
     return steps | {section_step(section.name): section.cost(work) for section in on_the_page(work.task, work.given)}
 
 
-def fewer_items(
-    step: str,
-    plan: Plan,
-    rates: Rates,
-    seconds: float,
-    task: str,
-    matrices: tuple[tuple[int, int], ...] = (),
-    tracked: int | None = None,
-) -> int | None:
+def fewer_items(step: str, plan: Plan, work: Workload, seconds: float) -> int | None:
     """The largest number of training items for which a step of the plan fits so many seconds; None if too few do.
 
     Test items shrink alike. Too few: less than the fewest a plan takes by itself.
     """
-    classes, initial = rates.outputs, plan.initial_train > 0
     low, high = LEAST_TRAIN, plan.train
 
     def costs(n: int) -> float:
         m = max(min(plan.test, LEAST_TEST), plan.test * n // plan.train)
-        work = replace(_workload(n, m, classes, initial, rates, task), matrices=matrices, tracked=tracked)
-        return _steps(work, plan.kernels).get(step, 0.0)
+        return _steps(work.sized(n, m), plan.kernels).get(step, 0.0)
 
     if high <= low or costs(low) > seconds:
         return None
@@ -231,9 +200,8 @@ def _reasons(
         reasons.append(f"a kernel of all would not fit {budget.memory}")
     if work.train < min(asked_train, memory_train) or work.test < asked_test:
         reasons.append(f"more would not fit {duration(budget.seconds or 0)}")
-    part = "class" if work.task == CLASSIFICATION else "range of the targets"
     return (
-        f"{work.train:,} of {train:,} training items and {work.test:,} of {test:,} test items, every {part} in its"
+        f"{work.train:,} of {train:,} training items and {work.test:,} of {test:,} test items, every {work.task.stratum} in its"
         f" proportion, because {' and '.join(reasons)}"
     )
 

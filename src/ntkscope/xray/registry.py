@@ -6,12 +6,12 @@ A new section is one file in `sections/` that registers a `Section`, and one vie
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic
 
 from ntkscope.core import Registry, UsageError
 from ntkscope.xray.result import R
-from ntkscope.xray.task import CLASSIFICATION, TASKS
+from ntkscope.xray.task import CLASSIFICATION, REGRESSION, TASKS, Task
 
 if TYPE_CHECKING:
     from ntkscope.xray.context import Context
@@ -41,14 +41,25 @@ def _nothing(work: Workload) -> float:
 
 
 @dataclass(frozen=True)
+class ForRegression:
+    """What a section says, finds and costs on the page of a regression, where that differs."""
+
+    meaning: str
+    formula: str
+    result: type[Any]
+    cost: Callable[[Workload], float]
+
+
+@dataclass(frozen=True)
 class Section(Generic[R]):
     """One section: its place on the page, what it says in plain words, what must have run before it, what it costs.
 
     `run(context)` computes it and returns a `result` of that type. `after`: the sections whose results it uses.
     `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `every_attempt`: computed after all others,
     and again by each attempt. `tasks`: of which networks a page shows it; one that asks the context for what this network
-    does not have (classes in a regression) is skipped and says so. `needs`: what an X-ray must have been given for the section
-    to be on its page ("tracked"); empty for none.
+    does not have (classes in a regression) is skipped and says so. `regression`: its form on pages of regressions, where it
+    needs one of its own. `needs`: what an X-ray must have been given for the section to be on its page ("tracked"); empty for
+    none.
     """
 
     name: str
@@ -61,8 +72,22 @@ class Section(Generic[R]):
     after: tuple[Section[Any], ...] = ()
     cost: Callable[[Workload], float] = _nothing
     every_attempt: bool = False
-    tasks: tuple[str, ...] = TASKS
+    tasks: tuple[Task, ...] = tuple(TASKS.values())
     needs: str = ""
+    regression: ForRegression | None = None
+
+    def of(self, task: Task) -> Section[R]:
+        """The form of the section that pages of a task show, under its own name; the section itself if it has but one."""
+        if self.regression is None or task is not REGRESSION:
+            return self
+        return replace(
+            self,
+            **vars(self.regression),
+            name=f"{task.prefix}{self.name}",
+            after=tuple(before.of(task) for before in self.after),
+            tasks=(task,),
+            regression=None,
+        )
 
     @property
     def key(self) -> str:
@@ -92,12 +117,15 @@ class Section(Generic[R]):
 
 
 def register(section: Section[R]) -> Section[R]:
-    """Put a section into `SECTIONS`."""
+    """Put a section into `SECTIONS`, each of its forms under its own name."""
+    if section.regression is not None:
+        section = replace(section, tasks=(CLASSIFICATION,))
+        SECTIONS.add(section.of(REGRESSION).name, section.of(REGRESSION))
     SECTIONS.add(section.name, section)
     return section
 
 
-def on_the_page(task: str = CLASSIFICATION, given: Container[str] = ()) -> list[Section[Any]]:
+def on_the_page(task: Task = CLASSIFICATION, given: Container[str] = ()) -> list[Section[Any]]:
     """The sections for networks of one task, in the order of the page; those that need something only where it was given."""
     shown = (
         section
@@ -107,7 +135,7 @@ def on_the_page(task: str = CLASSIFICATION, given: Container[str] = ()) -> list[
     return sorted(shown, key=lambda section: section.place)
 
 
-def in_order(task: str = CLASSIFICATION, given: Container[str] = ()) -> list[Section[Any]]:
+def in_order(task: Task = CLASSIFICATION, given: Container[str] = ()) -> list[Section[Any]]:
     """The sections in an order in which each comes after those it needs, otherwise as on the page."""
     waiting, done = on_the_page(task, given), list[Section[Any]]()
     absent = set(SECTIONS) - {section.name for section in waiting}

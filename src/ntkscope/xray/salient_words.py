@@ -55,7 +55,7 @@ class Salient(Result):
 def salient_words(context: Context, part: Items, shown: int) -> Salient:
     """Saliency of every token of `part`; the first `shown` of them whole, `item` counting within it."""
     saliency = token_saliency(
-        context.model, part.x, centred=context.task == CLASSIFICATION, device=context.device
+        context.model, part.x, centred=context.task is CLASSIFICATION, device=context.device
     ).numpy()
     named = token_names(context, part)
     shares = [_shares(row, tokens) for row, tokens in zip(saliency, named, strict=True)]

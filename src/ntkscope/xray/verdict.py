@@ -12,25 +12,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
 from ntkscope.linalg import Gram
-from ntkscope.machines.computing import joined
+from ntkscope.machines import KernelPair, joined
 from ntkscope.measures import change as measures
 from ntkscope.measures.alignment import centred_alignment, kernel_target_alignment
-from ntkscope.measures.regression import r_squared
 from ntkscope.tangent import Jacobian
 from ntkscope.xray.context import Context
 from ntkscope.xray.network import displacement, outputs
 from ntkscope.xray.plan import EXACT
 from ntkscope.xray.result import Result
-from ntkscope.xray.surrogate_gain import surrogate_figures
-from ntkscope.xray.task import CLASSIFICATION
 
-LEARNED = 0.05  # R² on training items from which a regression has learned something
 LAST = "ck"  # the kernel of the last layer's features
 
 
@@ -282,7 +277,6 @@ def gather(context: Context, alignment_now: float | None) -> Observations:
     rows, columns = context.initial_rows
     before, now = context.initial_pair(EXACT), context.pair(EXACT).take(rows, columns)
     y = context.aim_train[rows]
-    told = surrogate_figures(context, before, now)
     return Observations(
         linearisation=linearisation_error(
             context.initial, context.model, _probe(context), context.device, context.certify
@@ -294,10 +288,10 @@ def gather(context: Context, alignment_now: float | None) -> Observations:
         weights=weights,
         alignment_before=_aligned(before.train, y),
         alignment_after=_aligned(now.train, y),
-        **told,
+        **_closeness(context, before, now),
         unrelated=unrelated(start, {name: start[name] + moved[name] for name in moved}),
         still=weights < 1e-7,
-        learned=_learned(context),
+        learned=context.task.learned(context.network_train_outputs, context.labels_train),
         items=len(rows) + len(columns),
     )
 
@@ -321,21 +315,16 @@ def linearisation_error(
     return measures.linearisation_error(change, predicted) if bool(predicted.isfinite().all()) else math.nan
 
 
-def beats_guessing(predicted: np.ndarray, y: np.ndarray) -> bool:
-    """Whether accuracy exceeds the share of the most frequent class by three standard errors.
-
-    A network on a plateau before it starts to learn is near its tangent plane and would pass for lazy.
-    """
-    guess = float(np.bincount(y).max() / len(y))
-    error = math.sqrt(guess * (1 - guess) / len(y))
-    return float((predicted == y).mean()) > guess + 3 * error
-
-
-def _learned(context: Context) -> bool:
-    """Whether the network does better on its training items than a constant prediction."""
-    if context.task == CLASSIFICATION:
-        return beats_guessing(context.network_train_logits.argmax(1), context.y_train)
-    return bool(np.nanmax(r_squared(context.network_train_outputs, context.targets_train)) > LEARNED)
+def _closeness(context: Context, before: KernelPair, now: KernelPair) -> dict[str, float]:
+    """How close surrogates of the labels on the initial and on the trained kernel are to the network, on the same few items."""
+    rows, columns = context.initial_rows
+    found: dict[str, float] = {}
+    for key, pair in (("before", before), ("after", now)):
+        scaled = pair.scaled()
+        made = context.fitted(scaled, context.labels_train[rows], context.task.labels).logits(scaled.test)
+        close = context.task.closeness(made, context.network_outputs[columns], context.labels_test[columns])
+        found |= {f"{name}_{key}": value for name, value in close.items()}
+    return found
 
 
 def unrelated(before: dict[str, Tensor], after: dict[str, Tensor]) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds
-from ntkscope.xray.task import CLASSIFICATION
+from ntkscope.xray.task import CLASSIFICATION, Task
 
 FIT_STEPS = 500  # a surrogate's fit takes about this many products with the kernel, by experience
+INITIAL_TRAIN, INITIAL_TEST = (
+    400,
+    200,
+)  # items on which the initial network is compared; enough for a distance of kernels
 DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is chosen; it is fitted on all
 
 
@@ -25,7 +29,7 @@ class Workload:
     classes: int
     rates: Rates
     fits: int = 1
-    task: str = CLASSIFICATION
+    task: Task = CLASSIFICATION
     matrices: tuple[tuple[int, int], ...] = ()
     tracked: int | None = None
 
@@ -33,6 +37,12 @@ class Workload:
     def given(self) -> tuple[str, ...]:
         """What sections may need and this X-ray has."""
         return () if self.tracked is None else ("tracked",)
+
+    def sized(self, train: int, test: int) -> Workload:
+        """The same on so many items; the initial network, if there is one, on some of them."""
+        compared = (min(train, max(INITIAL_TRAIN, self.classes)), min(test, max(INITIAL_TEST, self.classes)))
+        first = compared if self.initial_train else (0, 0)
+        return replace(self, train=train, test=test, initial_train=first[0], initial_test=first[1])
 
     def kernel(self, name: str) -> float:
         """Seconds the kernel `name` is expected to take, training and test rows."""

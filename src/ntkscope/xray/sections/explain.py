@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,25 +15,29 @@ from ntkscope.measures.faithfulness import agreement, probabilities
 from ntkscope.measures.log_odds import centred_logits
 from ntkscope.xray.context import Context
 from ntkscope.xray.plan import MAIN
-from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
-from ntkscope.xray.task import CLASSIFICATION, REGRESSION
-from ntkscope.xray.trust import LEVELS, item_output_trust, item_trust, output_trust, page_trust
+from ntkscope.xray.task import CLASSIFICATION
+from ntkscope.xray.trust import LEVELS
 from ntkscope.xray.workload import Workload
 
 OFFERED = 200  # test items a reader can pick
 NEIGHBOURS = 8
 OUTLIERS = 10
 CLASSES = 5  # classes a reader can select for one item
-TARGET, OUTPUT_TARGET = "logits", surrogates.OUTPUT_TARGETS[0]
 OUTPUTS_OFFERED = 60  # test items of a regression that are explained
 POINTS = 6  # training points of each list of theirs
 OUTPUTS = 4  # outputs that are explained for one of them
 
 
 @dataclass(frozen=True)
-class Explanations(Result):
+class Explained(Result):
+    """The test items that are explained, by the training points behind their predictions."""
+
+
+@dataclass(frozen=True)
+class Explanations(Explained):
     """The test items a reader can pick, and the classes each can be explained for, the network's own first.
 
     `main` is the kernel whose surrogate is explained, fitted to `target`; `predicted` is the surrogate's class.
@@ -54,7 +57,7 @@ class Explanations(Result):
 
 
 @dataclass(frozen=True)
-class OutputExplanations(Result):
+class OutputExplanations(Explained):
     """The test items that are explained, each for its `chosen` outputs, those furthest from their mean first.
 
     `main` is the kernel whose surrogate is explained, fitted to `target`; `intercept` is the surrogate's value without any
@@ -69,39 +72,52 @@ class OutputExplanations(Result):
     k: int
 
 
-def run(context: Context) -> Finding[Explanations]:
-    rated = context.result(surrogates.SECTION)
+Parts = tuple[Int64[np.ndarray, " t"], dict[str, np.ndarray], Explained, str]  # items, arrays, result, a sentence
+
+
+def run(context: Context) -> Finding[Explained]:
+    rated, task = context.result(surrogates.SECTION), context.task
     row = None if rated is None else rated.explained
     main = MAIN if row is None else row.kernel
-    k = min(NEIGHBOURS, len(context.y_train))
-    logits, network = context.machine_logits(main, TARGET), context.network_logits
+    machine, made = context.machine(main, task.outputs), context.machine_logits(main, task.outputs)
+    level = task.trust(row, len(context.test)).level
+    explain = _classes_explained if task is CLASSIFICATION else _outputs_explained
+    items, arrays, found, said = explain(context, machine, made)
+    arrays["trust"] = task.item_trust(made, context.network_outputs, level)[items]
+    for name, values in arrays.items():
+        context.keep(f"{SECTION.of(task).name}.{name}", values)
+    which = "the kernel of choice where surrogates could not be compared" if row is None else "the most faithful one"
+    what = f"What is explained is the surrogate on {main}, fitted to the network's {task.outputs}, {which}."
+    both = "the two" if task is CLASSIFICATION else "network and surrogate"
+    return Finding(found, f"{what}{said} Trust on the whole: {LEVELS[level]}. Where {both} differ, the item says so.")
+
+
+def _classes_explained(context: Context, machine: KernelMachine, logits: Float64[np.ndarray, "m c"]) -> Parts:
+    """The items that are explained, what is kept of them, and what is said."""
+    y, network, k = context.y_test, context.network_logits, min(NEIGHBOURS, len(context.train))
     items = _offered(context, logits)
-    machine = _centred(context.machine(main, TARGET))
     surrogate, own = centred_logits(logits)[items], centred_logits(network)[items]
-    chosen = [_classes(own[i], surrogate[i], int(context.y_test[item])) for i, item in enumerate(items)]
-    level = page_trust(row, len(context.y_test)).level
+    chosen = [_classes(own[i], surrogate[i], int(y[item])) for i, item in enumerate(items)]
     arrays = {
-        **_decomposed(context, machine, items, chosen, k),
+        **_decomposed(context, _centred(machine), items, chosen, k),
         **_removals(context, items, _table(chosen), k),
         "chosen": _table(chosen),
         "probability": probabilities(logits)[items],
         "surrogate_logit": surrogate,
         "network_logit": own,
-        "trust": item_trust(logits, network, level)[items],
     }
     for name in context.kernels:
         near = nearest(context.pair(name).test[items], k)
         arrays |= {f"nearest_index.{name}": near.indices, f"nearest_value.{name}": near.values}
-    _keep(context, "explain", arrays)
-    same, wrong = same_where_wrong(logits, network, context.y_test)
+    same, wrong = same_where_wrong(logits, network, y)
     found = Explanations(
         kernels=context.kernels,
-        main=main,
-        target=TARGET,
+        main=machine.name,
+        target=machine.target,
         items=tuple(items.tolist()),
         predicted=tuple(surrogate.argmax(1).tolist()),
         network_predicted=tuple(network.argmax(1)[items].tolist()),
-        true=tuple(context.y_test[items].tolist()),
+        true=tuple(y[items].tolist()),
         k=k,
         agreement=agreement(logits, network),
         agreement_wrong=same / wrong if wrong else float("nan"),
@@ -111,20 +127,16 @@ def run(context: Context) -> Finding[Explanations]:
     said += (
         f" and on {same:,} of the {wrong:,} that the network gets wrong." if wrong else ", none of which it gets wrong."
     )
-    said = f"{_explained(main, TARGET, row is None)}{said} Trust on the whole: {LEVELS[level]}."
-    return Finding(found, f"{said} Where the two differ, the item says so.")
+    return items, arrays, found, said
 
 
-def run_outputs(context: Context) -> Finding[OutputExplanations]:
-    rated = context.result(surrogates.OUTPUT_SECTION)
-    row = None if rated is None else rated.explained
-    main = MAIN if row is None else row.kernel
-    made, network = context.machine_logits(main, OUTPUT_TARGET), context.network_outputs
-    items, k = _offered_outputs(context, made), min(POINTS, len(context.train))
+def _outputs_explained(context: Context, machine: KernelMachine, made: Float64[np.ndarray, "m d"]) -> Parts:
+    """The same for a regression."""
+    network, k = context.network_outputs, min(POINTS, len(context.train))
+    items = _offered_outputs(context, made)
     chosen = _chosen_outputs(network, items)
-    machine = context.machine(main, OUTPUT_TARGET)
-    level = output_trust(row, len(context.test)).level
-    terms = attribute(replace(machine, intercept_=np.zeros_like(machine.intercept_)), context.pair(main).scaled().test)
+    without = replace(machine, intercept_=np.zeros_like(machine.intercept_))
+    terms = attribute(without, context.pair(machine.name).scaled().test)
     near = nearest(context.pair(MAIN).test[items], k)
     arrays = {
         **_largest(np.stack([terms.item(int(i))[:, c].T for i, c in zip(items, chosen)]), k, "top"),
@@ -133,29 +145,16 @@ def run_outputs(context: Context) -> Finding[OutputExplanations]:
         "nearest_value": near.values,
         "surrogate": made[items],
         "network": network[items],
-        "trust": item_output_trust(made, network, level)[items],
     }
-    _keep(context, "output_explain", arrays)
     found = OutputExplanations(
-        main=main,
-        target=OUTPUT_TARGET,
+        main=machine.name,
+        target=machine.target,
         items=tuple(items.tolist()),
         chosen=tuple(map(tuple, chosen.tolist())),
         intercept=tuple(machine.intercept_.tolist()),
         k=k,
     )
-    said = f"{_explained(main, OUTPUT_TARGET, row is None)} Trust on the whole: {LEVELS[level]}."
-    return Finding(found, f"{said} Where network and surrogate differ, the item says so.")
-
-
-def _keep(context: Context, section: str, arrays: Mapping[str, np.ndarray]) -> None:
-    for name, values in arrays.items():
-        context.keep(f"{section}.{name}", values)
-
-
-def _explained(main: str, target: str, unrated: bool) -> str:
-    which = "the kernel of choice where surrogates could not be compared" if unrated else "the most faithful one"
-    return f"What is explained is the surrogate on {main}, fitted to the network's {target}, {which}."
+    return items, arrays, found, ""
 
 
 def _centred(machine: KernelMachine) -> KernelMachine:
@@ -246,7 +245,7 @@ def _offered(context: Context, logits: Float64[np.ndarray, "m c"]) -> Int64[np.n
 
 def _offered_outputs(context: Context, made: Float64[np.ndarray, "m d"]) -> Int64[np.ndarray, " t"]:
     """Test items to explain: the network's largest errors, where the surrogate differs most, and some of all targets."""
-    network, true = context.network_outputs, context.targets_test
+    network, true = context.network_outputs, context.labels_test
     count = min(OUTPUTS_OFFERED, len(true))
     unit = np.where(true.std(0) > 0, true.std(0), 1.0)
     orders = [np.argsort(-(np.abs(network - other) / unit).max(1), kind="stable") for other in (true, made)]
@@ -278,7 +277,7 @@ def _output_removals(
     Influence is linear in the targets: what lowers an output of the fit to -y raises it for y.
     """
     pair = context.pair(MAIN)
-    targets = context.targets_train - context.targets_train.mean(0)
+    targets = context.labels_train - context.labels_train.mean(0)
     both = [removal_effects(pair.train, pair.test[items], sign * targets, classes=chosen, k=k) for sign in (1.0, -1.0)]
     index = np.concatenate([effects.indices for effects in both], axis=2)
     value = np.concatenate([sign * effects.values for sign, effects in zip((1.0, -1.0), both)], axis=2)
@@ -301,7 +300,7 @@ def cost_of_outputs(work: Workload) -> float:
     return 2 * work.decomposition(work.train) + items * work.train * work.classes * 3e-8
 
 
-SECTION = register(
+SECTION: Section[Explained] = register(
     Section(
         name="explain",
         place=3,
@@ -321,28 +320,19 @@ SECTION = register(
         result=Explanations,
         after=(surrogates.SECTION,),
         cost=cost,
-        tasks=(CLASSIFICATION,),
-    )
-)
-OUTPUT_SECTION = register(
-    Section(
-        name="output_explain",
-        place=3,
-        title="Explain a prediction",
-        meaning=(
-            "The surrogate's output is a constant and a sum with one term for every training point. The largest terms are the"
-            " training points that this output is made of, beside the network's own output. Similar points are those the"
-            " network treats alike. What would change without a point is answered by leaving it out."
+        regression=ForRegression(
+            meaning=(
+                "The surrogate's output is a constant and a sum with one term for every training point. The largest terms are"
+                " the training points that this output is made of, beside the network's own output. Similar points are those"
+                " the network treats alike. What would change without a point is answered by leaving it out."
+            ),
+            formula=(
+                "f(x) = b + Σ_i W_i κ(x, x_i), W and b fitted to the network's outputs: the terms W_i κ(x, x_i). This"
+                " decomposes an output. Without point i: S(x, x_i) = f(x) - f^{-i}(x), f kernel ridge regression of trntk on"
+                " the targets minus their mean, exact leave-one-out; above 0, the output would fall without the point."
+            ),
+            result=OutputExplanations,
+            cost=cost_of_outputs,
         ),
-        formula=(
-            "f(x) = b + Σ_i W_i κ(x, x_i), W and b fitted to the network's outputs: the terms W_i κ(x, x_i). This decomposes an"
-            " output. Without point i: S(x, x_i) = f(x) - f^{-i}(x), f kernel ridge regression of trntk on the targets minus"
-            " their mean, exact leave-one-out; above 0, the output would fall without the point."
-        ),
-        run=run_outputs,
-        result=OutputExplanations,
-        after=(surrogates.OUTPUT_SECTION,),
-        cost=cost_of_outputs,
-        tasks=(REGRESSION,),
     )
 )

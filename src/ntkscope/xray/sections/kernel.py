@@ -124,10 +124,10 @@ def leading(matrix: Float64[np.ndarray, "n n"], k: int) -> tuple[Float64[np.ndar
 def _heatmap(context: Context, K: Gram) -> None:
     strata = context.train.strata
     rows = stratified(strata, max(SHOWN, len(context.classes)), context.seed, "xray", "heatmap")
-    order = strata[rows] if context.task == CLASSIFICATION else context.targets_train[rows, 0]
+    order = strata[rows] if context.task is CLASSIFICATION else context.labels_train[rows, 0]
     rows = rows[np.argsort(order, kind="stable")]
     context.keep("kernel.heatmap", K[rows, rows].numpy().astype(np.float32, copy=False))
-    if context.task == CLASSIFICATION:
+    if context.task is CLASSIFICATION:
         context.keep("kernel.heatmap_labels", context.y_train[rows])
 
 

@@ -12,13 +12,13 @@ from jaxtyping import Float64, Int64
 from ntkscope.explain import mislabelled
 from ntkscope.linalg import Gram
 from ntkscope.surrogates import KernelRidgeLOO
-from ntkscope.xray.context import Array, Context
+from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items
 from ntkscope.xray.plan import MAIN
-from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
-from ntkscope.xray.task import CLASSIFICATION, REGRESSION
+from ntkscope.xray.task import CLASSIFICATION, Array
 from ntkscope.xray.workload import DECOMPOSED, Workload
 
 LISTED, REVIEWED = 100, 1000  # items per list; doubtful labels are all listed, up to so many
@@ -68,12 +68,25 @@ class Dominating(Result):
 
 
 @dataclass(frozen=True)
-class Problems(Result):
+class Examined(Result):
     """Training items to check by hand, the most striking first."""
+
+    def in_short(self) -> list[str]:
+        """How many there are, for a terminal."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Problems(Examined):
+    """Of a classifier's data."""
 
     mislabelled: tuple[Doubtful, ...]
     duplicates: tuple[Double, ...]
     dominating: tuple[Dominating, ...]
+
+    def in_short(self) -> list[str]:
+        contradicted = sum(entry.score > 0 for entry in self.mislabelled)
+        return [f"doubtful labels: {contradicted}, near-duplicates: {len(self.duplicates)}"]
 
 
 @dataclass(frozen=True)
@@ -89,8 +102,8 @@ class DoubtfulTarget(Result):
 
 
 @dataclass(frozen=True)
-class OutputProblems(Result):
-    """Training items to check by hand, the most striking first; `doubtful` counts scores above `threshold`, listed or not."""
+class OutputProblems(Examined):
+    """Of a regression's data; `doubtful` counts scores above `threshold`, listed or not."""
 
     listed: tuple[DoubtfulTarget, ...]
     doubtful: int
@@ -98,11 +111,19 @@ class OutputProblems(Result):
     loo_r2: float
     duplicates: tuple[Double, ...]
 
+    def in_short(self) -> list[str]:
+        return [f"doubtful targets: {self.doubtful}, near-duplicates: {len(self.duplicates)}"]
 
-def run(context: Context) -> Finding[Problems]:
-    K, y = context.pair(MAIN).train, context.y_train
-    doubtful = _mislabelled(context, K.to(torch.float64), y)
+
+def run(context: Context) -> Finding[Examined]:
+    K, y = context.pair(MAIN).train, context.labels_train
     doubles = duplicates(context.train, K, y)
+    find = _of_labels if context.task is CLASSIFICATION else _of_targets
+    return find(context, K.to(torch.float64), y, doubles)
+
+
+def _of_labels(context: Context, K: Gram, y: Array, doubles: tuple[Double, ...]) -> Finding[Examined]:
+    doubtful = _mislabelled(context, K, y)
     loud = _dominating(context)
     contradicted = int((np.asarray(context.record.arrays[SCORES]) > 0).sum())
     confidence = (
@@ -215,9 +236,7 @@ def _dominating(context: Context) -> tuple[Dominating, ...]:
     )
 
 
-def run_outputs(context: Context) -> Finding[OutputProblems]:
-    pair, y = context.pair(MAIN), context.targets_train
-    K = pair.train.to(torch.float64)
+def _of_targets(context: Context, K: Gram, y: Array, doubles: tuple[Double, ...]) -> Finding[Examined]:
     ridge = KernelRidgeLOO(rows=DECOMPOSED, seed=context.seed).fit(K, y)
     predicted = np.asarray(ridge.leave_one_out(K)).reshape(y.shape)
     scores = residual_scores(y - predicted)
@@ -247,7 +266,7 @@ def run_outputs(context: Context) -> Finding[OutputProblems]:
         f" a fit without the item predicts (which explains {100 * max(loo, 0.0):.0f} % of the variance); an unusual item looks"
         " the same as a wrong target, so check each."
     )
-    return Finding(OutputProblems(listed, count, DOUBTFUL, loo, duplicates(context.train, pair.train, y)), confidence)
+    return Finding(OutputProblems(listed, count, DOUBTFUL, loo, doubles), confidence)
 
 
 def residual_scores(residuals: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
@@ -272,7 +291,7 @@ def cost_of_outputs(work: Workload) -> float:
     return work.distillation() + 4 * work.decomposition(work.train) + work.train**2 * 2e-8
 
 
-SECTION = register(
+SECTION: Section[Examined] = register(
     Section(
         name="problems",
         place=4,
@@ -290,26 +309,18 @@ SECTION = register(
         result=Problems,
         after=(surrogates.SECTION,),
         cost=cost,
-        tasks=(CLASSIFICATION,),
-    )
-)
-OUTPUT_SECTION = register(
-    Section(
-        name="output_problems",
-        place=4,
-        title="Data problems",
-        meaning=(
-            "Training points to check by hand: those whose target is far from what the other points predict for it, and those"
-            " that occur twice, perhaps with different targets."
+        regression=ForRegression(
+            meaning=(
+                "Training points to check by hand: those whose target is far from what the other points predict for it, and"
+                " those that occur twice, perhaps with different targets."
+            ),
+            formula=(
+                "Score: |r_i - median r| / (1.4826 median |r - median r|), r_i = y_i - f^{-i}(x_i), f kernel ridge with a free"
+                " intercept fitted to the targets without point i (exact leave-one-out), the largest over outputs."
+                " Duplicates: κ(x_i, x_j) > 0.995 and inputs within 5 % of the typical distance."
+            ),
+            result=OutputProblems,
+            cost=cost_of_outputs,
         ),
-        formula=(
-            "Score: |r_i - median r| / (1.4826 median |r - median r|), r_i = y_i - f^{-i}(x_i), f kernel ridge with a free"
-            " intercept fitted to the targets without point i (exact leave-one-out), the largest over outputs."
-            " Duplicates: κ(x_i, x_j) > 0.995 and inputs within 5 % of the typical distance."
-        ),
-        run=run_outputs,
-        result=OutputProblems,
-        cost=cost_of_outputs,
-        tasks=(REGRESSION,),
     )
 )

@@ -103,7 +103,7 @@ def run(context: Context) -> Finding[Shifts]:
     if context.compared is not None:
         samples[COMPARED] = context.compared
     judged = tuple(_judged(context, number, name, x) for number, (name, x) in enumerate(samples.items()))
-    memorisation = _memorisation(context, judged[0]) if context.task == CLASSIFICATION else None
+    memorisation = _memorisation(context, judged[0]) if context.task is CLASSIFICATION else None
     return Finding(Shifts(judged, memorisation, LEVEL, PERMUTATIONS), _confidence(judged))
 
 
@@ -150,7 +150,7 @@ def _seen(way: str, a: np.ndarray, b: np.ndarray, context: Context, array: str) 
 
 def _memorisation(context: Context, test: Judged) -> Memorisation:
     """The accuracies' difference (interval after Newcombe 1998), and the margins of both samples beside each other."""
-    sides = ((context.network_train_logits, context.y_train), (context.network_logits, context.y_test))
+    sides = ((context.network_train_outputs, context.y_train), (context.network_logits, context.y_test))
     right = [int((logits.argmax(1) == labels).sum()) for logits, labels in sides]
     counts = [len(labels) for _, labels in sides]
     ends = [wilson_interval(k, n) for k, n in zip(right, counts)]

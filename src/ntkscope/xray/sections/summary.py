@@ -12,11 +12,10 @@ import numpy as np
 from ntkscope.measures.faithfulness import accuracy
 from ntkscope.measures.regression import r_squared, rmse
 from ntkscope.xray.context import Context
-from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import kernel, surrogates
-from ntkscope.xray.task import CLASSIFICATION, REGRESSION
-from ntkscope.xray.trust import Trust, output_trust, page_trust
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.verdict import Evidence, gather, judge
 from ntkscope.xray.workload import Workload
 
@@ -35,6 +34,17 @@ class Judged(Result):
     trust: str
     trust_why: str
 
+    def in_short(self) -> list[str]:
+        """The main results for a terminal."""
+        return [
+            f"verdict: {self.verdict}. {self.why}",
+            *self._scores(),
+            f"trust in the explanations: {self.trust}. {self.trust_why}",
+        ]
+
+    def _scores(self) -> list[str]:
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Summary(Judged):
@@ -48,6 +58,9 @@ class Summary(Judged):
     surrogate_accuracy: Mapping[str, float]
     wrong: int
     agreement_wrong: float
+
+    def _scores(self) -> list[str]:
+        return [f"network accuracy: {100 * self.network_accuracy:.2f} % ({self.wrong:,} wrong predictions)"]
 
 
 @dataclass(frozen=True)
@@ -74,44 +87,16 @@ class OutputSummary(Judged):
     outputs: tuple[Predicted, ...]
     surrogate_r2: Mapping[str, float]
 
-
-def run(context: Context) -> Finding[Summary]:
-    rated = context.result(surrogates.SECTION)
-    explained = None if rated is None else rated.explained
-    judged, confidence = _judged(context, rated, page_trust(explained, len(context.test)))
-    rows = () if rated is None else rated.table
-    found = Summary(
-        **judged,
-        network_accuracy=accuracy(context.network_logits, context.y_test),
-        surrogate_accuracy={row.kernel: row.accuracy for row in rows if row.target == judged["best_target"]},
-        wrong=int((context.network_logits.argmax(1) != context.y_test).sum()),
-        agreement_wrong=math.nan if explained is None else explained.agreement_wrong,
-    )
-    return Finding(found, confidence)
+    def _scores(self) -> list[str]:
+        return [f"network, {one.name}: R² {one.r2:.3f}, RMSE {one.rmse:.4g}" for one in self.outputs[:10]]
 
 
-def run_outputs(context: Context) -> Finding[OutputSummary]:
-    rated = context.result(surrogates.OUTPUT_SECTION)
-    explained = None if rated is None else rated.explained
-    judged, confidence = _judged(context, rated, output_trust(explained, len(context.test)))
-    rows, outputs = () if rated is None else rated.table, _predicted(context)
-    found = OutputSummary(
-        **judged,
-        r2=surrogates.mean_known([one.r2 for one in outputs]),
-        outputs=outputs,
-        surrogate_r2={row.kernel: row.r2_targets for row in rows if row.target == judged["best_target"]},
-    )
-    return Finding(found, confidence)
-
-
-def _judged(
-    context: Context, rated: surrogates.Surrogates | surrogates.OutputSurrogates | None, trust: Trust
-) -> tuple[dict[str, Any], str]:
-    """What is said of a network of either task, and how certain the verdict is."""
-    decomposed = context.result(kernel.SECTION)
+def run(context: Context) -> Finding[Judged]:
+    rated, decomposed = context.result(surrogates.SECTION), context.result(kernel.SECTION)
+    best, explained = (None, None) if rated is None else (rated.best, rated.explained)
+    trust = context.task.trust(explained, len(context.test))
     verdict = judge(gather(context, None if decomposed is None else decomposed.centred_alignment))
-    best = None if rated is None else rated.best
-    judged = {
+    judged: dict[str, Any] = {
         "verdict": verdict.word,
         "score": verdict.score,
         "why": verdict.why,
@@ -121,13 +106,31 @@ def _judged(
         "trust": trust.word,
         "trust_why": trust.why,
     }
-    return judged, verdict.confidence
+    rows = () if rated is None else [row for row in rated.table if row.target == judged["best_target"]]
+    found: Judged
+    if context.task is CLASSIFICATION:
+        found = Summary(
+            **judged,
+            network_accuracy=accuracy(context.network_logits, context.y_test),
+            surrogate_accuracy={row.kernel: row.accuracy for row in rows if isinstance(row, surrogates.Row)},
+            wrong=int((context.network_logits.argmax(1) != context.y_test).sum()),
+            agreement_wrong=getattr(explained, "agreement_wrong", math.nan),
+        )
+    else:
+        outputs = _predicted(context)
+        found = OutputSummary(
+            **judged,
+            r2=surrogates.mean_known([one.r2 for one in outputs]),
+            outputs=outputs,
+            surrogate_r2={row.kernel: row.r2_targets for row in rows if isinstance(row, surrogates.OutputRow)},
+        )
+    return Finding(found, verdict.confidence)
 
 
 def _predicted(context: Context) -> tuple[Predicted, ...]:
-    made, true = context.network_outputs, context.targets_test
+    made, true = context.network_outputs, context.labels_test
     values, errors = r_squared(made, true), rmse(made, true)
-    on_train = r_squared(context.network_train_outputs, context.targets_train)
+    on_train = r_squared(context.network_train_outputs, context.labels_train)
     spread = np.std(true, axis=0)
     return tuple(
         Predicted(name, float(values[k]), float(errors[k]), float(spread[k]), float(on_train[k]))
@@ -139,7 +142,7 @@ def cost(work: Workload) -> float:
     return 20 * work.rates.forward * (work.initial_train + work.initial_test)
 
 
-SECTION = register(
+SECTION: Section[Judged] = register(
     Section(
         name="summary",
         place=1,
@@ -156,28 +159,20 @@ SECTION = register(
         result=Summary,
         after=(surrogates.SECTION, kernel.SECTION),
         cost=cost,
-        tasks=(CLASSIFICATION,),
-    )
-)
-OUTPUT_SECTION = register(
-    Section(
-        name="output_summary",
-        place=1,
-        title="Summary",
-        meaning=(
-            "How much of the targets' variance the network explains on test items (R²), and its error in the target's unit."
-            " A lazy network only reweights the features it had at initialisation: the kernel of its initial weights describes"
-            " it completely. A rich network learned features of its own, and its kernel changed with them."
+        regression=ForRegression(
+            meaning=(
+                "How much of the targets' variance the network explains on test items (R²), and its error in the target's"
+                " unit. A lazy network only reweights the features it had at initialisation: the kernel of its initial"
+                " weights describes it completely. A rich network learned features of its own, and its kernel changed with"
+                " them."
+            ),
+            formula=(
+                "R² = 1 - Σ(y - f)²/Σ(y - mean y)², RMSE = √mean(y - f)², output by output. Linearisation: ‖f₁ - f₀ - J₀(w₁ -"
+                " w₀)‖ / ‖f₁ - f₀‖ over test items; 0 when training never left the tangent plane at the start. Kernel: ‖H(K₁"
+                " - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
+            ),
+            result=OutputSummary,
+            cost=cost,
         ),
-        formula=(
-            "R² = 1 - Σ(y - f)²/Σ(y - mean y)², RMSE = √mean(y - f)², output by output. Linearisation:"
-            " ‖f₁ - f₀ - J₀(w₁ - w₀)‖ / ‖f₁ - f₀‖ over test items; 0 when training never left the tangent plane at the start."
-            " Kernel: ‖H(K₁ - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
-        ),
-        run=run_outputs,
-        result=OutputSummary,
-        after=(surrogates.OUTPUT_SECTION, kernel.SECTION),
-        cost=cost,
-        tasks=(REGRESSION,),
     )
 )

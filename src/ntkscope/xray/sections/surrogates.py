@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,16 +15,16 @@ from ntkscope.machines import KernelMachine, KernelPair, rate
 from ntkscope.measures.alignment import centred_alignment
 from ntkscope.measures.faithfulness import accuracy, probabilities
 from ntkscope.measures.regression import OutputFidelity, output_fidelity, r_squared
-from ntkscope.xray.context import TARGETS, Context, fit_name
-from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.context import Context, fit_name
+from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION
 from ntkscope.xray.workload import Workload
 
 SPANNING = "ck"  # the network's logits are an affine function of this kernel's own features
 SAME = 0.99  # centred alignment with it from which another kernel is the same thing: 1.000 for the pseudo-NTK of a ResNet-20
-OUTPUT_TARGETS = ("outputs", "targets")  # of a regression: the network's own outputs, and the training targets
 RANGED = ("tau", "tad", "agreement", "agreement_wrong")  # figures with an interval in a row
+OWN = (CLASSIFICATION.outputs, REGRESSION.outputs)  # targets of fits of the network itself
 FITTED = {
     "logits": "network's logits",
     "labels": "training labels",
@@ -71,23 +71,13 @@ class Row(Result):
     converged: bool
     more: Mapping[str, float] = field(default_factory=dict, metadata={"optional": True})
 
-
-@dataclass(frozen=True)
-class Surrogates(Result):
-    """Two rows per kernel, the fit of logits first, in the order of the plan."""
-
-    table: tuple[Row, ...]
-    network_accuracy: float
-
     @property
-    def best(self) -> Row | None:
-        """The most faithful row that is not trivial."""
-        return most_faithful(self.table)
-
-    @property
-    def explained(self) -> Row | None:
-        """The most faithful fit of the network's logits that is not trivial: what explanations are of."""
-        return most_faithful(row for row in self.table if row.target == "logits")
+    def said(self) -> str:
+        """How faithful it is, as the end of a sentence."""
+        scores = f": τ between {self.tau_low:.2f} and {self.tau_high:.2f}" if not math.isnan(self.tau) else ""
+        if not self.wrong:
+            return f"{scores}; the network has no errors here to compare on."
+        return f"{scores}, and the network's class on {100 * self.agreement_wrong:.0f} % of its {self.wrong:,} errors."
 
 
 @dataclass(frozen=True)
@@ -124,35 +114,84 @@ class OutputRow(Result):
     converged: bool
     outputs: tuple[OfOutput, ...]
 
+    @property
+    def said(self) -> str:
+        """How faithful it is, as the end of a sentence."""
+        return f": R² {self.r2:.3f} of the network's outputs." if not math.isnan(self.r2) else "."
+
 
 @dataclass(frozen=True)
-class OutputSurrogates(Result):
-    """Two rows per kernel, the fit of outputs first, in the order of the plan; `network_r2`: of the targets, their mean."""
+class Ratings(Result):
+    """Two rows per kernel, the fit of the network's own outputs first, in the order of the plan."""
+
+    table: tuple[Row, ...] | tuple[OutputRow, ...]
+
+    @property
+    def best(self) -> Row | OutputRow | None:
+        """The most faithful row that is not trivial."""
+        return most_faithful(self.table)
+
+    @property
+    def explained(self) -> Row | OutputRow | None:
+        """The most faithful fit of the network's own outputs that is not trivial: what explanations are of."""
+        return most_faithful([row for row in self.table if row.target in OWN])
+
+    def in_short(self) -> list[str]:
+        """The table for a terminal."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Surrogates(Ratings):
+    """Of a classifier; `network_accuracy`: on the test items."""
+
+    table: tuple[Row, ...]
+    network_accuracy: float
+
+    def in_short(self) -> list[str]:
+        heads = ("surrogate", "fitted to", "accuracy", "agreement", "on errors", "Kendall τ")
+        lines = [" ".join(f"{head:>{12 if head == heads[0] else 10}}" for head in heads)]
+        for row in self.table:
+            errors = f"{100 * row.agreement_wrong:.1f} %" if row.wrong else "-"
+            lines.append(
+                f"{row.kernel:>12} {row.target:>10} {100 * row.accuracy:>8.2f} % {100 * row.agreement:>8.2f} % {errors:>10}"
+                f" {row.tau:>10.3f}"
+            )
+        return lines
+
+
+@dataclass(frozen=True)
+class OutputSurrogates(Ratings):
+    """Of a regression; `network_r2`: of the targets, their mean."""
 
     table: tuple[OutputRow, ...]
     network_r2: float
 
-    @property
-    def best(self) -> OutputRow | None:
-        """The most faithful row that is not trivial."""
-        return largest_r2(self.table)
+    def in_short(self) -> list[str]:
+        head = f"{'surrogate':>12} {'fitted to':>10} {'R²':>10} {'Kendall τ':>10} {'R² targets':>11}"
+        return [
+            head,
+            *(
+                f"{row.kernel:>12} {row.target:>10} {row.r2:>10.3f} {row.tau:>10.3f} {row.r2_targets:>11.3f}"
+                for row in self.table
+            ),
+        ]
 
-    @property
-    def explained(self) -> OutputRow | None:
-        """The most faithful fit of the network's outputs that is not trivial: what explanations are of."""
-        return largest_r2(row for row in self.table if row.target == OUTPUT_TARGETS[0])
 
-
-def most_faithful(rows: Iterable[Row]) -> Row | None:
-    """Of the rows that may agree with the network's errors as often as the best one does, the one of largest τ.
+def most_faithful(rows: Sequence[Row | OutputRow]) -> Row | OutputRow | None:
+    """The row of a regression with the largest R² of the network's outputs; of a classifier, of the rows that may agree with
+    the network's errors as often as the best one does, the one of largest τ.
 
     A few errors say little: a row whose interval reaches the highest agreement does not count as worse. Trivial rows are left
     out, unless all are (a linear network).
     """
-    every = list(rows)
-    proper = [row for row in every if not row.trivial] or every
-    highest = max((row.agreement_wrong for row in proper if not math.isnan(row.agreement_wrong)), default=0.0)
-    near = [row for row in proper if row.agreement_wrong_high >= highest]
+    proper = [row for row in rows if not row.trivial] or list(rows)
+    outputs = [row for row in proper if isinstance(row, OutputRow)]
+    if outputs:
+        return max(outputs, key=lambda row: -math.inf if math.isnan(row.r2) else row.r2)
+    classes = [row for row in proper if isinstance(row, Row)]
+    highest = max((row.agreement_wrong for row in classes if not math.isnan(row.agreement_wrong)), default=0.0)
+    near = [row for row in classes if row.agreement_wrong_high >= highest]
     return max(near, key=lambda row: (_known(row.tau), _known(row.agreement)), default=None)
 
 
@@ -160,57 +199,25 @@ def _known(value: float) -> float:
     return -2.0 if math.isnan(value) else value
 
 
-def largest_r2(rows: Iterable[OutputRow]) -> OutputRow | None:
-    """The row of largest R² of the network's outputs; trivial rows are left out, unless all are (a linear network)."""
-    every = list(rows)
-    proper = [row for row in every if not row.trivial] or every
-    return max(proper, key=lambda row: -math.inf if math.isnan(row.r2) else row.r2, default=None)
-
-
-def run(context: Context) -> Finding[Surrogates]:
-    network, y = context.network_logits, context.y_test
-    rows = np.arange(len(y))
-    context.keep("surrogates.network_probability", probabilities(network)[rows, y])
-    table = tuple(_row(context, name, target) for name in context.kernels for target in TARGETS)
-    found = Surrogates(table, accuracy(network, y))
+def run(context: Context) -> Finding[Ratings]:
+    network, y = context.network_outputs, context.labels_test
+    if context.task is CLASSIFICATION:
+        context.keep("surrogates.network_probability", probabilities(network)[np.arange(len(y)), y])
+    table: Any = tuple(_row(context, name, target) for name in context.kernels for target in context.task.fits)
+    found: Ratings
+    if context.task is CLASSIFICATION:
+        found = Surrogates(table, accuracy(network, y))
+    else:
+        found = OutputSurrogates(table, mean_known(r_squared(network, y).tolist()))
     return Finding(found, _confidence(found, context))
 
 
-def run_outputs(context: Context) -> Finding[OutputSurrogates]:
-    table = tuple(_output_row(context, name, target) for name in context.kernels for target in OUTPUT_TARGETS)
-    own = r_squared(context.network_outputs, context.targets_test)
-    found = OutputSurrogates(table, mean_known(own.tolist()))
-    return Finding(found, _output_confidence(found, context))
-
-
-def _confidence(found: Surrogates, context: Context) -> str:
-    best = found.best
+def _confidence(found: Ratings, context: Context) -> str:
+    table, best = found.table, found.best
     assert best is not None
-    scores = f": τ between {best.tau_low:.2f} and {best.tau_high:.2f}" if not math.isnan(best.tau) else ""
-    if best.wrong:
-        scores += f", and the network's class on {100 * best.agreement_wrong:.0f} % of its {best.wrong:,} errors."
-    else:
-        scores += "; the network has no errors here to compare on."
-    said = _said(found.table, best, scores, context)
-    for edge in ("largest", "smallest"):
-        ends = [row.kernel for row in found.table if not row.trivial and _edge(context, row) == edge]
-        if ends:
-            said += f" The ridge of {', '.join(ends)} is the {edge} of those tried."
-    return said
-
-
-def _output_confidence(found: OutputSurrogates, context: Context) -> str:
-    best = found.best
-    assert best is not None
-    scores = f": R² {best.r2:.3f} of the network's outputs." if not math.isnan(best.r2) else "."
-    return _said(found.table, best, scores, context)
-
-
-def _said(table: Sequence[Row | OutputRow], best: Row | OutputRow, scores: str, context: Context) -> str:
-    """What is said of the surrogates of either task."""
     said = (
         f"Intervals are 95 % over the {len(context.test):,} test items; they say nothing about other training runs."
-        f" The most faithful is {best.kernel}, fitted to the {FITTED[best.target]}{scores}"
+        f" The most faithful is {best.kernel}, fitted to the {FITTED[best.target]}{best.said}"
     )
     trivial = [row for row in table if row.trivial]
     if trivial:
@@ -221,27 +228,26 @@ def _said(table: Sequence[Row | OutputRow], best: Row | OutputRow, scores: str, 
     stopped = [f"{row.kernel} ({row.target})" for row in table if not row.converged]
     if stopped:
         said += f" The fits on {', '.join(stopped)} stopped before their optimum."
+    edges = {
+        row.kernel: context.machine(row.kernel, row.target).edge
+        for row in table
+        if not row.trivial and row.target == CLASSIFICATION.outputs
+    }
+    for edge in ("largest", "smallest"):
+        ends = [kernel for kernel, reached in edges.items() if reached == edge]
+        if ends:
+            said += f" The ridge of {', '.join(ends)} is the {edge} of those tried."
     return said
 
 
-def _edge(context: Context, row: Row) -> str:
-    return context.machine(row.kernel, row.target).edge if row.target == "logits" else ""
-
-
-def _row(context: Context, name: str, target: str) -> Row:
-    y = context.y_test
-    machine, logits = context.machine(name, target), context.machine_logits(name, target)
-    context.keep(f"surrogates.probability.{fit_name(name, target)}", probabilities(logits)[np.arange(len(y)), y])
-    trivial = target == TARGETS[0] and _trivial(context, name)
-    return rated(machine, logits, context.network_logits, y, trivial=trivial, seed=context.seed)
-
-
-def _output_row(context: Context, name: str, target: str) -> OutputRow:
+def _row(context: Context, name: str, target: str) -> Row | OutputRow:
+    y = context.labels_test
     machine, made = context.machine(name, target), context.machine_logits(name, target)
-    trivial = target == OUTPUT_TARGETS[0] and _trivial(context, name)
-    return rated_outputs(
-        machine, made, context.network_outputs, context.targets_test, trivial=trivial, seed=context.seed
-    )
+    if context.task is CLASSIFICATION:
+        context.keep(f"surrogates.probability.{fit_name(name, target)}", probabilities(made)[np.arange(len(y)), y])
+    trivial = target == context.task.outputs and _trivial(context, name)
+    rating = rated if context.task is CLASSIFICATION else rated_outputs
+    return rating(machine, made, context.network_outputs, y, trivial=trivial, seed=context.seed)
 
 
 def _trivial(context: Context, name: str) -> bool:
@@ -335,7 +341,7 @@ def cost_of_outputs(work: Workload) -> float:
     return 2 * work.fits * work.distillation()
 
 
-SECTION = register(
+SECTION: Section[Ratings] = register(
     Section(
         name="surrogates",
         place=2,
@@ -357,30 +363,23 @@ SECTION = register(
         run=run,
         result=Surrogates,
         cost=cost,
-        tasks=(CLASSIFICATION,),
-    )
-)
-OUTPUT_SECTION = register(
-    Section(
-        name="output_surrogates",
-        place=2,
-        title="Surrogates",
-        meaning=(
-            "Each kernel gets two kernel machines: one fitted to the network's own outputs for the training items, which says"
-            " whether the network is that kernel machine, and one fitted to the training targets, which says what the kernel"
-            " alone would have learned. Where a machine gives the network's outputs for test items (R² near 1) and ranks them"
-            " alike (τ near 1), the network can be read as that machine. Outputs are linear in the raw conjugate kernel by"
-            " construction, so a good fit of them there, or on a kernel that is practically the same, says nothing."
+        regression=ForRegression(
+            meaning=(
+                "Each kernel gets two kernel machines: one fitted to the network's own outputs for the training items, which"
+                " says whether the network is that kernel machine, and one fitted to the training targets, which says what"
+                " the kernel alone would have learned. Where a machine gives the network's outputs for test items (R² near 1)"
+                " and ranks them alike (τ near 1), the network can be read as that machine. Outputs are linear in the raw"
+                " conjugate kernel by construction, so a good fit of them there, or on a kernel that is practically the same,"
+                " says nothing."
+            ),
+            formula=(
+                "f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's outputs or the targets, λ of the"
+                " smallest leave-one-out error, κ scaled to a mean diagonal of 1. R² of the network's outputs:"
+                " 1 - Σ(z - f)²/Σ(z - mean z)², output by output. τ: Kendall's τ-b between both, output by output."
+                " Over several outputs: the mean."
+            ),
+            result=OutputSurrogates,
+            cost=cost_of_outputs,
         ),
-        formula=(
-            "f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's outputs or the targets, λ of the"
-            " smallest leave-one-out error, κ scaled to a mean diagonal of 1. R² of the network's outputs:"
-            " 1 - Σ(z - f)²/Σ(z - mean z)², output by output. τ: Kendall's τ-b between both, output by output."
-            " Over several outputs: the mean."
-        ),
-        run=run_outputs,
-        result=OutputSurrogates,
-        cost=cost_of_outputs,
-        tasks=(REGRESSION,),
     )
 )

@@ -20,10 +20,11 @@ from ntkscope.machines import retrain_last_layer
 from ntkscope.surrogates import linearize
 from ntkscope.tangent.model.subject import select
 from ntkscope.xray.context import ALPHA, Context, subset
-from ntkscope.xray.network import BLOCK, class_logits, outputs
+from ntkscope.xray.network import BLOCK, outputs
 from ntkscope.xray.plan import EXACT
 from ntkscope.xray.registry import Finding, Section, Skip, register
 from ntkscope.xray.result import Result
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 ROWS = 3000  # training items × outputs: the size of the system that is solved
@@ -118,7 +119,7 @@ def bounded(answers: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
 def _reading(name: str, found: Tensor, goal: Tensor, answers: Tensor) -> Reading:
     each = (found - goal).square().mean(1)
     mean, error = float(each.mean()), float(each.std(correction=0)) / math.sqrt(len(each))
-    predicted, true, own = (class_logits(values).argmax(1) for values in (found, goal, answers))
+    predicted, true, own = (CLASSIFICATION.from_outputs(values).argmax(1) for values in (found, goal, answers))
     return Reading(
         name=name,
         loss=mean,
