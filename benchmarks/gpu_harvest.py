@@ -12,6 +12,7 @@ import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import patch
 
 import torch
 import typer
@@ -22,8 +23,7 @@ from benchmarks.gpu_cases import CASES, GpuCase, check_names
 from benchmarks.gpu_peers import timed
 from benchmarks.outcome import plain, table
 from ntkscope.core.script import run_script
-from ntkscope.tangent.blocks import execution as execution
-from ntkscope.tangent.blocks.execution import ExecutionMode
+from ntkscope.tangent.blocks.execution import Execution, ExecutionMode
 
 NAMES = ("resnet18", "lenet")
 WAYS = (
@@ -40,14 +40,11 @@ def told(
 ) -> dict[str, Any]:
     """One way, in blocks of at most so many samples."""
     model, x = case.made(n, device, tiny)
-    before = execution.FORCED, execution.FORCED_BLOCK
-    execution.FORCED, execution.FORCED_BLOCK = mode, block
-    try:
+    chosen = Execution(mode=mode)
+    with patch.object(Execution, "of", lambda *_: chosen), patch.object(Execution, "longest", lambda *_: block):
         tangent = ns.Tangent(model, **how)
         tangent.kernel("trntk0", x)
         seconds, K = timed(lambda: tangent.kernel("trntk0", x), device)
-    finally:
-        execution.FORCED, execution.FORCED_BLOCK = before
     did: Any = K.coverage
     spent = {f"{stage} ms": 1e3 * did.stages.get(stage, 0.0) / did.samples_run for stage in ("capture", "certificate")}
     taken = (

@@ -25,7 +25,7 @@ from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope.core import derive_seed
 from ntkscope.core.script import run_script
 from ntkscope.linalg.random_matrices.spiked import spike_threshold
-from ntkscope.linalg.sketches.sketch import _words
+from ntkscope.linalg.sketches.sketch import random_words
 from ntkscope.linalg.spectra.largest import largest_singular_values
 
 DRAWS, STAGES = 199, (20, 40, 80, 199)
@@ -48,7 +48,7 @@ def exceedances(
         pairs = torch.cartesian_prod(active, torch.arange(before, until, device=flat.device))
         for chunk in pairs.split(max(1, entries // flat.shape[1])):
             which, draw = chunk[:, 0], chunk[:, 1]
-            order = _words(key, which * DRAWS + draw, places).argsort(1)
+            order = random_words(key, which * DRAWS + draw, places).argsort(1)
             drawn = flat[which].gather(1, order).view(-1, *matrices.shape[1:])
             counts.index_add_(0, which, (largest_singular_values(drawn) >= values[which]).long())
         before = until

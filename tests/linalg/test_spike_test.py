@@ -24,7 +24,7 @@ from ntkscope.linalg.random_matrices.spiked import (
     spike_threshold,
     spiked_value,
 )
-from ntkscope.linalg.sketches.sketch import _words
+from ntkscope.linalg.sketches.sketch import random_words
 from ntkscope.linalg.spectra.largest import DIRECT, largest_singular_values
 
 
@@ -115,7 +115,7 @@ def naive(W: Tensor, level: float, draws: int, seed: int) -> tuple[int, list[flo
         left, values, right = torch.linalg.svd(residual, full_matrices=False)
         tops = []
         for draw in range(draws):
-            words = _words(derive_seed(seed, "spike test", k), torch.tensor([draw]), torch.arange(W.numel()))[0]
+            words = random_words(derive_seed(seed, "spike test", k), torch.tensor([draw]), torch.arange(W.numel()))[0]
             tops.append(float(torch.linalg.svdvals(residual.flatten()[words.argsort()].view(W.shape))[0]))
         room = (1 / math.sqrt(rows - k) + 1 / math.sqrt(columns - k)) / (1 / math.sqrt(rows) + 1 / math.sqrt(columns))
         p = (1 + sum(top * room >= float(values[0]) for top in tops)) / (1 + draws)

@@ -1,13 +1,15 @@
-"""One way of harvesting blocks, wherever and however few they are."""
+"""One execution mode for all blocks, wherever and however few they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 from ntkscope.tangent.blocks import execution as execution
 from ntkscope.tangent.blocks import norm as quick_norm
-from ntkscope.tangent.blocks.execution import PLAIN, ExecutionMode
+from ntkscope.tangent.blocks.execution import PLAIN, Execution, ExecutionMode
 
 WAYS = {
     "plain": PLAIN,
@@ -24,12 +26,16 @@ WAYS = {
 def harvested(mode: ExecutionMode, block: int = 0) -> Iterator[None]:
     """Every engine made inside runs its blocks this way, in blocks of at most so many samples (0: as planned), and norms as on
     a GPU."""
-    before = execution.FORCED, execution.FORCED_BLOCK, quick_norm.DEVICES
-    execution.FORCED, execution.FORCED_BLOCK, quick_norm.DEVICES = mode, block, ("cpu", "cuda")
-    try:
+
+    class Forced(Execution):
+        def longest(self, samples: int) -> int:
+            return block
+
+    def of(device: Any, convolutions: bool, heads: int, certified: bool) -> Execution:
+        return Forced(convolutions=convolutions, heads=heads, mode=mode)
+
+    with patch.object(Execution, "of", of), patch.object(quick_norm, "DEVICES", ("cpu", "cuda")):
         yield
-    finally:
-        execution.FORCED, execution.FORCED_BLOCK, quick_norm.DEVICES = before
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def mutant(name: str = "trntk0", *, ends: str = "right", **more: Any) -> Callabl
 def blind(patch: pytest.MonkeyPatch) -> None:
     """The probe trusts every rule and every layout it found; blocks may take any path."""
     patch.setattr(probe, "_mismatches", lambda *args: set())
-    patch.setattr(backward, "_same_path", lambda *args: None)
+    patch.setattr(backward, "check_path", lambda *args: None)
 
 
 def trusting(patch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,9 @@ from ntkscope.tangent.kernel.engines import Engines
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.autograd import compare
 from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.selection import Selection
 from ntkscope.tangent.model.state import ModelState
-from ntkscope.tangent.model.subject import Selection, Subject, place
+from ntkscope.tangent.model.subject import Subject, place
 
 F = TypeVar("F", bound=Callable[..., Gram])
 Held = TypeVar("Held")

@@ -21,7 +21,8 @@ from ntkscope.tangent.blocks.precision import PRECISIONS, Precision
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch
-from ntkscope.tangent.model.subject import Selection, quiet
+from ntkscope.tangent.model.selection import Selection
+from ntkscope.tangent.model.subject import quiet
 from ntkscope.tangent.operators.jacobian import Jacobian
 
 

@@ -17,8 +17,9 @@ from ntkscope.core.random import numpy_generator
 from ntkscope.kernels import KERNELS, kernel
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg.sketches.sketch import projection_rows
+from ntkscope.tangent.model.selection import Selection
 from ntkscope.tangent.model.state import ModelState
-from ntkscope.tangent.model.subject import Selection, place, quiet
+from ntkscope.tangent.model.subject import place, quiet
 
 ENOUGH = 0.4  # seconds after which a probe is long enough to be reliable
 MOST = 128  # items a probe takes at most

@@ -58,12 +58,12 @@ def centred_alignment(K1: Kernel, K2: Kernel) -> float:
     >>> round(centred_alignment(K, 5 * K + 7), 12)
     1.0
     """
-    left, right = _pair(K1, K2)
-    means = [_means(gram) for gram in (left, right)]
+    left, right = kernel_pair(K1, K2)
+    means = [row_means(gram) for gram in (left, right)]
     products = torch.zeros(3, dtype=torch.float64)
     for rows, columns, a in left.tiles():
         tiles = (a, right[rows, columns].dense())
-        a, b = (_centre(tile, rows, columns, *mean) for tile, mean in zip(tiles, means))
+        a, b = (centred_tile(tile, rows, columns, *mean) for tile, mean in zip(tiles, means))
         products += torch.stack([(a * b).sum(), (a * a).sum(), (b * b).sum()])
     ab, aa, bb = products.tolist()
     if not np.isfinite([ab, aa, bb]).all():
@@ -85,7 +85,7 @@ def kernel_distance(K0: Kernel, K1: Kernel) -> float:
     >>> kernel_distance(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 1.0])))
     1.0
     """
-    distance = 1 - matrix_correlation(*_pair(K0, K1))
+    distance = 1 - matrix_correlation(*kernel_pair(K0, K1))
     return 0.0 if abs(distance) < 4e-16 else distance
 
 
@@ -159,7 +159,7 @@ def kernel_velocity(K0: Kernel, K1: Kernel, *, elapsed: Positive = 1) -> float:
     >>> round(kernel_velocity(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 2.0])), elapsed=2), 6)
     0.707107
     """
-    before, after = _pair(K0, K1)
+    before, after = kernel_pair(K0, K1)
     sizes = _norm(before, False), _norm(after, False)
     if not np.isfinite(sizes).all():
         raise NumericalError("got a kernel that holds NaN or infinity: its velocity is undefined")
@@ -206,9 +206,9 @@ def _columns(values: Any, name: str) -> np.ndarray:
 
 def _centred(gram: Gram) -> Float64[Tensor, "n n"]:
     """`H K H` as one matrix."""
-    whole, means = torch.zeros(gram.shape, dtype=torch.float64), _means(gram)
+    whole, means = torch.zeros(gram.shape, dtype=torch.float64), row_means(gram)
     for rows, columns, tile in gram.tiles():
-        whole[rows, columns] = _centre(tile, rows, columns, *means)
+        whole[rows, columns] = centred_tile(tile, rows, columns, *means)
     return whole
 
 
@@ -240,7 +240,7 @@ def _divided(gram: Gram, unit: float) -> Gram:
     return gram if unit == 1 else gram.scaled(torch.full((len(gram),), unit**-0.5, dtype=torch.float64))
 
 
-def _pair(K1: Kernel, K2: Kernel, together: bool = False) -> tuple[Gram, Gram]:
+def kernel_pair(K1: Kernel, K2: Kernel, together: bool = False) -> tuple[Gram, Gram]:
     """Two kernels of the same items, each divided by its own unit, or both by the larger."""
     left, right = (as_gram(K) for K in (K1, K2)) if together else (_square(K1), _square(K2))
     if left.shape != right.shape:
@@ -251,21 +251,23 @@ def _pair(K1: Kernel, K2: Kernel, together: bool = False) -> tuple[Gram, Gram]:
     return left, right
 
 
-def _means(gram: Gram) -> tuple[Tensor, Tensor, float]:
+def row_means(gram: Gram) -> tuple[Tensor, Tensor, float]:
     """Means of rows, of columns, and of all."""
     ones = torch.ones(gram.shape[0], dtype=torch.float64, device=gram.device)
     rows, columns = (gram @ ones).double().cpu() / len(ones), (gram.T @ ones).double().cpu() / len(ones)
     return rows, columns, float(rows.mean())
 
 
-def _centre(tile: Tensor, rows: slice, columns: slice, row_means: Tensor, column_means: Tensor, mean: float) -> Tensor:
+def centred_tile(
+    tile: Tensor, rows: slice, columns: slice, row_means: Tensor, column_means: Tensor, mean: float
+) -> Tensor:
     return tile.detach().double().cpu() - row_means[rows, None] - column_means[None, columns] + mean
 
 
 def _tiles(gram: Gram, centred: bool) -> Iterator[Tensor]:
-    means = _means(gram) if centred else None
+    means = row_means(gram) if centred else None
     for rows, columns, tile in gram.tiles():
-        yield _centre(tile, rows, columns, *means) if means else tile.detach().double()
+        yield centred_tile(tile, rows, columns, *means) if means else tile.detach().double()
 
 
 def _norm(gram: Gram, centred: bool) -> float:

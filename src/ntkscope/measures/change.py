@@ -10,7 +10,7 @@ import torch
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import finite, unit_of
-from ntkscope.measures.alignment import Kernel, _centre, _means, _pair
+from ntkscope.measures.alignment import Kernel, centred_tile, kernel_pair, row_means
 from ntkscope.measures.registry import measure
 
 
@@ -24,13 +24,13 @@ def relative_change(K0: Kernel, K1: Kernel, *, centred: bool = False) -> float:
     >>> relative_change(np.eye(3), 3 * np.eye(3) + 100, centred=True)
     2.0
     """
-    before, after = _pair(K0, K1, together=True)
-    means = [_means(gram) for gram in (before, after)] if centred else []
+    before, after = kernel_pair(K0, K1, together=True)
+    means = [row_means(gram) for gram in (before, after)] if centred else []
     sums = torch.zeros(2, dtype=torch.float64)
     for rows, columns, tile in before.tiles():
         a, b = tile.detach().double().cpu(), after[rows, columns].dense().detach().double().cpu()
         if centred:
-            a, b = (_centre(one, rows, columns, *mean) for one, mean in zip((a, b), means))
+            a, b = (centred_tile(one, rows, columns, *mean) for one, mean in zip((a, b), means))
         sums += torch.stack([(b - a).square().sum(), a.square().sum()])
     moved, size = sums.sqrt().tolist()
     if not math.isfinite(moved + size):

@@ -19,8 +19,8 @@ from ntkscope.core.sizes import parse_bytes
 from ntkscope.surrogates.solvers.linear_solution import LinearSolution, Problem, Settings, solve
 from ntkscope.tangent.model.batches import Batch, checked
 from ntkscope.tangent.model.guards import check_mode
+from ntkscope.tangent.model.selection import Selection, select
 from ntkscope.tangent.model.state import ModelState
-from ntkscope.tangent.model.subject import Selection, select
 from ntkscope.tangent.operators.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
 
 Coordinates: TypeAlias = Literal["u", "w"]

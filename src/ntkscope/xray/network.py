@@ -17,7 +17,8 @@ from ntkscope.data.subsets import stratified
 from ntkscope.models import read_weights
 from ntkscope.models._weights import without_prefix
 from ntkscope.tangent.model.batches import as_batch
-from ntkscope.tangent.model.subject import Subject, place, quiet, select
+from ntkscope.tangent.model.selection import select
+from ntkscope.tangent.model.subject import Subject, place, quiet
 from ntkscope.tracking.weights import matrices
 from ntkscope.xray.items import Items
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError, derive_seed
 from ntkscope.linalg.random_matrices.tracy_widom import MEAN, VARIANCE, tracy_widom_sf
-from ntkscope.linalg.sketches.sketch import _words
+from ntkscope.linalg.sketches.sketch import random_words
 from ntkscope.linalg.spectra.largest import largest_singular_values
 
 ENTRIES = 1 << 22  # of the matrices permuted at one time
@@ -123,7 +123,7 @@ def permuted_values(
     size = max(1, ENTRIES // entries)
     for start in range(0, draws, size):
         which = torch.arange(start, min(start + size, draws), device=residual.device)
-        order = _words(key, which, places).argsort(1)
+        order = random_words(key, which, places).argsort(1)
         yield largest_singular_values(flat[order].view(len(which), *residual.shape)[:, :rows])
 
 

@@ -29,7 +29,7 @@ def _mix(z: Tensor) -> Tensor:
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
-def _words(key: int, rows: Tensor, columns: Tensor) -> Tensor:
+def random_words(key: int, rows: Tensor, columns: Tensor) -> Tensor:
     """A random 64-bit word for every (row, column)."""
     left = _mix(rows * GOLDEN + _signed(key))
     right = _mix(columns * GOLDEN + _signed(key ^ 0x5DEECE66D))
@@ -66,7 +66,7 @@ def signs(
     True
     """
     assert start % 64 == 0
-    words = _words(key, rows, torch.arange(start // 64, -(-stop // 64), device=rows.device))
+    words = random_words(key, rows, torch.arange(start // 64, -(-stop // 64), device=rows.device))
     octets = words.view(torch.uint8)  # (rows, 8 · words), little-endian
     expand = _signs_by_shifts if octets.is_cuda else _signs_by_table
     return expand(octets, unit, dtype).reshape(len(rows), -1)[:, : stop - start]
@@ -98,6 +98,6 @@ def projection_rows(
     rows = torch.arange(start, stop, device=device)
     if kind == "rademacher":
         return signs(key, rows, 0, dim, dim**-0.5, dtype)
-    words = _words(key, rows, torch.arange(dim, device=device))
+    words = random_words(key, rows, torch.arange(dim, device=device))
     uniform = (((words >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
     return (torch.erfinv(2 * uniform - 1) * (2.0 / dim) ** 0.5).to(dtype)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ntkscope.core import UsageError, derive_seed
-from ntkscope.linalg.sketches.sketch import _words, signs
+from ntkscope.linalg.sketches.sketch import random_words, signs
 
 SPARSITY = 64
 ROUNDS, LONGEST = 16, 256  # each block gets at least so many runs of a vector, each of at most so many coordinates
@@ -86,7 +86,7 @@ class SparseSketch:
         within = torch.arange(run, device=device)
         for at in range(first, last, step):
             rounds = torch.arange(at, min(last, at + step), device=device)
-            shifts = _words(key, rounds, torch.zeros(1, dtype=torch.int64, device=device))[:, 0] % blocks
+            shifts = random_words(key, rounds, torch.zeros(1, dtype=torch.int64, device=device))[:, 0] % blocks
             places = (torch.arange(blocks, device=device)[:, None] - shifts) % blocks  # of the round's runs, by block
             runs = rounds * blocks + places
             coordinates = (runs[..., None] * run + within).reshape(blocks, -1)

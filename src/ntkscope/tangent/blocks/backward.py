@@ -160,10 +160,10 @@ def capture(
         headed = heads(_as_many(subject(batch), subject, findings))
     else:
         with tensor_cores(False):
-            outputs, tape = _watched(subject, batch, findings, mode)
+            outputs, tape = watched_pass(subject, batch, findings, mode)
         if not outputs.requires_grad:
             raise GraphMismatch(set(subject.leaves))
-        _same_path(tape.calls, tape.unruled, findings)
+        check_path(tape.calls, tape.unruled, findings)
         headed = heads(outputs)
         together = 1 if tape.hooked or _hooked(subject) else mode.together  # hooks are to see one gradient at a time
         with _passes_back(heads):
@@ -171,7 +171,7 @@ def capture(
         calls = [replace(call, edge=None) for call in tape.calls]
         del outputs, tape
     short = precision.name == "bf16" and not heads.summed  # whose tolerance is far above what TF32 rounds
-    truth = {} if weights is None else _truth(subject, headed, weights, short=short)
+    truth = {} if weights is None else autograd_gradients(subject, headed, weights, short=short)
     values = headed.detach()
     del headed  # and with it the graph
     with _passes_back(heads):
@@ -283,7 +283,7 @@ class _Vectors:
             self.made[k, t][:, heads] = part
 
 
-def _truth(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = False) -> Params:
+def autograd_gradients(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = False) -> Params:
     """What autograd says of a weighted sum of all heads; calls made in another, equal way give their weights' share too.
 
     In full float32 unless `short`.
@@ -300,7 +300,9 @@ def _truth(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = F
 def _of_heads(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
     """Cotangents for weights (heads, n, c): (heads, …) of each call, those of several heads from one pass."""
     if len(weights) == 1:
-        return [None if one is None else one.unsqueeze(0) for one in _cotangents(subject, headed, weights[0], calls)]
+        return [
+            None if one is None else one.unsqueeze(0) for one in certain_cotangents(subject, headed, weights[0], calls)
+        ]
     try:
         return cotangents(headed, weights, calls, several=True)
     except torch.OutOfMemoryError:
@@ -309,7 +311,7 @@ def _of_heads(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Cal
         raise GraphMismatch(set(subject.leaves)) from error
 
 
-def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
+def certain_cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
     """Where the pass back fails (recomputed calls that were made in another way), calls are made as the model makes them."""
     try:
         return cotangents(headed, weights, calls)
@@ -329,7 +331,9 @@ def _hooked(subject: Subject) -> bool:
     return any(module._backward_hooks or module._backward_pre_hooks for module in subject.model.modules())
 
 
-def _watched(subject: Subject, batch: Batch, findings: Findings, mode: ExecutionMode = PLAIN) -> tuple[Tensor, Tape]:
+def watched_pass(
+    subject: Subject, batch: Batch, findings: Findings, mode: ExecutionMode = PLAIN
+) -> tuple[Tensor, Tape]:
     """The watched pass; where it fails and a plain one does not, no rule can be used."""
     try:
         how = {"inner": mode.channels_last, "flipped": mode.flipped}
@@ -357,7 +361,7 @@ def _func(subject: Subject, batch: Batch, made: list[ParameterBlock], heads: fun
     return func_method.gradients(func, subject, batch, names, heads) if names else {}
 
 
-def _same_path(calls: list[Call], unruled: set[str], findings: Findings) -> None:
+def check_path(calls: list[Call], unruled: set[str], findings: Findings) -> None:
     """Every block must use the parameters as the probe did; the ones that changed are named."""
     signatures = [call.signature for call in calls]
     changed = unruled - findings.func

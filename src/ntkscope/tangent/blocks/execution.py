@@ -19,8 +19,6 @@ from typing import Any
 import torch
 
 DEVICES: tuple[str, ...] = ("cuda",)  # where ways are compared; elsewhere blocks are run as the model runs
-FORCED: ExecutionMode | None = None  # a way that every engine uses, and the longest block; tests set them
-FORCED_BLOCK = 0
 TOGETHER = 16  # outputs that share a backward pass, at most
 USES = 2  # blocks of each way: the first makes libraries choose their kernels, the second is timed
 AHEAD = 4  # blocks to come, or of earlier calls, from which on another way is tried: fewer could not pay for it
@@ -88,9 +86,7 @@ class Execution:
     def of(cls, device: torch.device, convolutions: bool, heads: int, certified: bool) -> Execution:
         """Ways are compared only where every block is certified: the probed samples alone cannot tell how a network that looks
         at the length of its batch, or at strides, takes another layout."""
-        made = cls(certified and device.type in DEVICES and FORCED is None, convolutions=convolutions, heads=heads)
-        made.mode = FORCED or PLAIN
-        return made
+        return cls(certified and device.type in DEVICES, convolutions=convolutions, heads=heads)
 
     @property
     def settled(self) -> bool:
@@ -99,8 +95,8 @@ class Execution:
 
     def longest(self, samples: int) -> int:
         """The longest block a call with so many samples should use; 0 for the planner's own limit."""
-        if FORCED_BLOCK or not self.tries:
-            return FORCED_BLOCK
+        if not self.tries:
+            return 0
         if not self.settled:  # several blocks, so that there is something to compare
             return max(BLOCK, min(LONGEST, samples // (2 * AHEAD)))
         known = self.seconds.get(self.mode)

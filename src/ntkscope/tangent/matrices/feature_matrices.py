@@ -204,8 +204,8 @@ def feature_matrices(
     chosen = None if sketch is None or isinstance(sketch, OutputSketch) else chosen_outputs(sketch)
     with quiet(place(model, device), model, *([] if before is None else [before])):
         asked = Asked(
-            model=_differentiable(model),
-            initial=None if before is None else _differentiable(before),
+            model=differentiable(model),
+            initial=None if before is None else differentiable(before),
             x=batch,
             layers=_globs(layers),
             outputs=chosen,
@@ -268,7 +268,7 @@ def _globs(layers: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return globs
 
 
-def _differentiable(model: nn.Module) -> nn.Module:
+def differentiable(model: nn.Module) -> nn.Module:
     """The model, or a copy that can be differentiated by weights that are frozen in it."""
     frozen = [p for p in model.parameters() if p.is_floating_point() and p.dim() > 1 and not p.requires_grad]
     if not frozen:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from ntkscope.core import UsageError
-from ntkscope.tangent.blocks.backward import _same_path, _watched
+from ntkscope.tangent.blocks.backward import check_path, watched_pass
 from ntkscope.tangent.blocks.precision import tensor_cores
 from ntkscope.tangent.certify.auditor import GraphMismatch
-from ntkscope.tangent.matrices.feature_matrices import _differentiable
-from ntkscope.tangent.matrices.run import Asked, _affine, _chosen
+from ntkscope.tangent.matrices.feature_matrices import differentiable
+from ntkscope.tangent.matrices.run import Asked, affine_parameters, chosen_sites
 from ntkscope.tangent.matrices.sites import Site
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch
@@ -56,10 +56,10 @@ class Projector:
         self.device = place(model, device)
         with quiet(self.device, model):
             asked = Asked(
-                _differentiable(model), None, self.batch, None, None, None, 0, device, None, False, False
+                differentiable(model), None, self.batch, None, None, None, 0, device, None, False, False
             )  # no stream: neither memory nor a certificate
-            affine, self.left_out = _affine(asked, frozenset())
-            self.subject, self.probed, self.sites, self.aliases = _chosen(asked, affine, self.left_out)
+            affine, self.left_out = affine_parameters(asked, frozenset())
+            self.subject, self.probed, self.sites, self.aliases = chosen_sites(asked, affine, self.left_out)
         self.shapes = {name: tuple(self.subject.leaves[site.parameter].shape) for name, site in self.sites.items()}
 
     def sees_input(self, name: str) -> bool:
@@ -132,9 +132,9 @@ class Projector:
 
     def _calls(self, batch: Batch) -> tuple[Subject, Probed, list[Call]]:
         with tensor_cores(False), torch.enable_grad():
-            outputs, tape = _watched(self.subject, batch, self.probed.findings)
+            outputs, tape = watched_pass(self.subject, batch, self.probed.findings)
         try:
-            _same_path(tape.calls, tape.unruled, self.probed.findings)
+            check_path(tape.calls, tape.unruled, self.probed.findings)
         except GraphMismatch as change:
             raise UsageError(change.refusal) from change
         del outputs

@@ -85,8 +85,8 @@ def run(asked: Asked) -> Found:
 
 
 def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
-    affine, left_out = _affine(asked, changed)
-    subject, probed, sites, aliases = _chosen(asked, affine, left_out)
+    affine, left_out = affine_parameters(asked, changed)
+    subject, probed, sites, aliases = chosen_sites(asked, affine, left_out)
     wants_input, why = _input(asked, subject, probed)
     if why:
         left_out[INPUT] = why
@@ -135,7 +135,7 @@ def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
     )  # fmt: skip
 
 
-def _affine(asked: Asked, changed: frozenset[str]) -> tuple[frozenset[str], dict[str, str]]:
+def affine_parameters(asked: Asked, changed: frozenset[str]) -> tuple[frozenset[str], dict[str, str]]:
     """The parameters that affine calls read, and why other matrices are left out."""
     matrices = frozenset(
         name for name, p in asked.model.named_parameters() if p.is_floating_point() and p.dim() > 1 and p.numel()
@@ -165,7 +165,7 @@ def _affine(asked: Asked, changed: frozenset[str]) -> tuple[frozenset[str], dict
     return matrices - set(left_out), left_out
 
 
-def _chosen(
+def chosen_sites(
     asked: Asked, affine: frozenset[str], left_out: dict[str, str]
 ) -> tuple[Subject, Probed, dict[str, Site], dict[str, str]]:
     """The subject of the parameters whose sites were asked for, probed; those that the probe does not trust are left out."""

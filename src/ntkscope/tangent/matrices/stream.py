@@ -18,7 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import Certificate, UsageError, generator
 from ntkscope.core.machine.tensor_cores import tensor_cores
-from ntkscope.tangent.blocks.backward import _cotangents, _same_path, _truth, _watched
+from ntkscope.tangent.blocks.backward import autograd_gradients, certain_cotangents, check_path, watched_pass
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.certify.auditor import Auditor, GraphMismatch
 from ntkscope.tangent.certify.comparison import Check, Sizes
@@ -136,10 +136,10 @@ class Runner:
         if differentiate:
             batch = batch.map(lambda t: t.detach().requires_grad_())
         with tensor_cores(False):
-            outputs, tape = _watched(self.subject, batch, self.findings)
+            outputs, tape = watched_pass(self.subject, batch, self.findings)
         if not outputs.requires_grad:
             raise GraphMismatch(set(self.subject.leaves))
-        _same_path(tape.calls, tape.unruled, self.findings)
+        check_path(tape.calls, tape.unruled, self.findings)
         calls = [tape.calls[k] for k in self.used]
         if differentiate:
             leaf = batch.tensors()[0]
@@ -164,7 +164,7 @@ class Block:
     def pull(self, direction: Tensor, weights: Tensor | None) -> tuple[dict[int, Tensor], Tensor | None]:
         """The cotangents (n, q, …) of every call for one direction, and that of the inputs where it was asked for."""
         n = len(self.outputs)
-        arriving = _cotangents(self.runner.subject, self.outputs, direction, self.watched)
+        arriving = certain_cotangents(self.runner.subject, self.outputs, direction, self.watched)
         found: dict[int, Tensor] = {}
         for k, cotangent in zip(self.calls, arriving):
             call = self.calls[k]
@@ -205,7 +205,7 @@ class Block:
         check = self.check
         if check is None:
             return
-        truth = _truth(subject, self.outputs, check.weights)
+        truth = autograd_gradients(subject, self.outputs, check.weights)
         with tensor_cores(False):
             batch = self.batch.map(torch.Tensor.detach)
             auditor.begin(check, batch, self.outputs.detach(), truth)

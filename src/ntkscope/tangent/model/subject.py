@@ -14,17 +14,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
-from fnmatch import fnmatchcase
 from functools import reduce
 from itertools import chain
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
@@ -35,9 +32,10 @@ from ntkscope.core.model.copies import address, differing, duplicate, shared, tr
 from ntkscope.core.random import kept_randomness
 from ntkscope.tangent.model.arithmetic import Kinds
 from ntkscope.tangent.model.batches import Batch
+from ntkscope.tangent.model.selection import Selection, check_built, select
 from ntkscope.tangent.model.state import ModelState
+from ntkscope.tangent.model.swapped import swapped
 
-Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
 NOT_THE_MODEL = (
     "dtype=, device= and linearised networks compute with a copy, and a copy of {model} is not that model: it would use {names}"
     " otherwise (functions that read a global or a weak reference still use the original's, and objects with a __getstate__,"
@@ -329,47 +327,6 @@ def _replace_inference(model: nn.Module) -> None:
             module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
 
 
-class _Replaced(TorchFunctionMode):
-    """Every function is called with others in the place of some tensors."""
-
-    def __init__(self, new: Mapping[int, Tensor]) -> None:
-        super().__init__()
-        self.new = new
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(Tensor, lambda t: self.new.get(id(t), t), (args, kwargs or {}))
-        return function(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def swapped(model: nn.Module, state: Mapping[str, Tensor], *, everywhere: bool = False) -> Iterator[None]:
-    """While open, the tensors of `state` stand in for the parameters of those names, where modules hold them.
-
-    `everywhere`: also where functions or containers hold them: the arguments of every call are looked at, which takes time.
-    """
-    parameters = dict(model.named_parameters())
-    new = {id(parameters[name]): value for name, value in state.items()}
-    if everywhere:
-        with _Replaced(new):
-            yield
-        return
-    undo: list[tuple[dict[str, Any], str, Any]] = []
-    try:
-        for module in model.modules():
-            for name, parameter in module._parameters.items():
-                if id(parameter) in new:
-                    undo.append((module._parameters, name, parameter))
-                    module._parameters[name] = new[id(parameter)]  # type: ignore[assignment]
-            for name, value in list(vars(module).items()):
-                if isinstance(value, list | tuple) and any(id(member) in new for member in value):
-                    undo.append((vars(module), name, value))
-                    vars(module)[name] = type(value)(new.get(id(member), member) for member in value)
-        yield
-    finally:
-        for slots, name, value in undo:
-            slots[name] = value
-
-
 _CAST: set[int] = set()  # callers whose modules were cast or moved
 
 
@@ -390,82 +347,6 @@ def _noting() -> Iterator[None]:
 
 
 _NOTING = Together(_noting)
-
-
-def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dict[str, nn.Parameter]:
-    """The trainable parameters that `params` names: a glob or globs, "last", a predicate on the name, or None for all."""
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise UsageError(
-            f"got a model wrapped in {type(model).__name__}, which runs copies of it; expected the model itself: pass"
-            " model.module"
-        )
-    check_built(model)
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not trainable:
-        raise UsageError(
-            f"{type(model).__name__} has no trainable parameter; a tangent kernel needs at least one: build the model with"
-            " parameters, or unfreeze some with model.requires_grad_(True)"
-        )
-    chosen = _chosen(model, trainable, params, last)
-    for name, parameter in chosen.items():
-        if not parameter.is_floating_point():
-            raise UsageError(
-                f"parameter {name} holds {str(parameter.dtype).removeprefix('torch.')} numbers; expected real floating-point"
-                " ones: keep it as torch.view_as_real(...), or leave it out with params="
-            )
-    return chosen
-
-
-def check_built(model: nn.Module) -> None:
-    """Lazy modules have no parameters before they were run."""
-    lazy = [name for name, p in model.named_parameters() if nn.parameter.is_lazy(p)]
-    if lazy:
-        raise UsageError(
-            f"parameters {', '.join(lazy)} of {type(model).__name__} are not there yet (lazy modules); expected a model that"
-            " is built: run it once on a sample of its inputs first"
-        )
-
-
-def _chosen(
-    model: nn.Module, trainable: dict[str, nn.Parameter], params: Selection, last: Sequence[str]
-) -> dict[str, nn.Parameter]:
-    if params is None:
-        return trainable
-    if isinstance(params, str) and params == "last":
-        chosen = {name: p for name, p in trainable.items() if name in set(last)}
-        wanted = "the last affine layer"
-    elif callable(params):
-        chosen = {name: p for name, p in trainable.items() if params(name)}
-        wanted = "the predicate"
-    else:
-        globs = [params] if isinstance(params, str) else list(params) if isinstance(params, Iterable) else [params]
-        if not globs or not all(isinstance(glob, str) for glob in globs):
-            raise UsageError(
-                f"got params={params!r}, which chooses no parameter; expected a name or glob, several of them, a predicate on"
-                " names, or None for all trainable parameters"
-            )
-        every = _all_names(model)
-        chosen = {
-            name: p for name, p in trainable.items() if any(fnmatchcase(n, g) for n in every[id(p)] for g in globs)
-        }
-        unmatched = [
-            glob for glob in globs if not any(fnmatchcase(n, glob) for p in trainable.values() for n in every[id(p)])
-        ]
-        wanted = ", ".join(map(repr, unmatched))
-        if not unmatched:
-            return chosen
-        chosen = {}
-    if not chosen:
-        raise UsageError(f"no trainable parameter matches {wanted}; there are: {', '.join(trainable)}")
-    return chosen
-
-
-def _all_names(model: nn.Module) -> dict[int, list[str]]:
-    """Every name of every parameter: a tied one has several."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return names
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.autograd import compare, dense, pulled
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.state import ModelState
-from ntkscope.tangent.model.subject import Subject, place, quiet, swapped
+from ntkscope.tangent.model.subject import Subject, place, quiet
+from ntkscope.tangent.model.swapped import swapped
 from ntkscope.tangent.operators.forward_mode import MATH, jvp
 
 Around: TypeAlias = Callable[[], AbstractContextManager[None]]

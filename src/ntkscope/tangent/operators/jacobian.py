@@ -21,7 +21,8 @@ from ntkscope.tangent.certify.comparison import Sizes
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.autograd import dense, pulled
 from ntkscope.tangent.model.batches import Batch, as_batch
-from ntkscope.tangent.model.subject import Selection, Subject, place, quiet
+from ntkscope.tangent.model.selection import Selection
+from ntkscope.tangent.model.subject import Subject, place, quiet
 from ntkscope.tangent.operators.forward_mode import MATH, jvp
 from ntkscope.tangent.trace.func_method import one_by_one
 

@@ -18,7 +18,7 @@ from ntkscope.tangent.blocks.heads import OutputSketch
 from ntkscope.tangent.matrices.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
 from ntkscope.tangent.matrices.projections import Projector
 from ntkscope.tangent.matrices.sites import INPUT
-from ntkscope.tangent.model.subject import select
+from ntkscope.tangent.model.selection import select
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items
 from ntkscope.xray.pictures import PickedOut, channel_range, picked_out

@@ -18,7 +18,7 @@ from ntkscope.data.subsets import stratified
 from ntkscope.kernels.costs import every_pair_of_outputs
 from ntkscope.machines import retrain_last_layer
 from ntkscope.surrogates import linearize
-from ntkscope.tangent.model.subject import select
+from ntkscope.tangent.model.selection import select
 from ntkscope.xray.context import ALPHA, Context, subset
 from ntkscope.xray.network import BLOCK, outputs
 from ntkscope.xray.plan import EXACT
