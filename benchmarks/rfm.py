@@ -117,7 +117,7 @@ def own_choice(peer: Peer, folder: str, problems: Iterator[Problem]) -> dict[str
         found["ours"].append(data.error(machine.predict(data.x_test)))
         found["theirs"].append(data.error(theirs if data.classes else theirs[:, 0]))
         found["seconds"].append((took, answer["seconds"]))
-        chosen = f"bandwidth {machine.bandwidth_:.3g}, ridge {machine.ridge_:.2g}, iteration {machine.iterations_}"
+        chosen = f"bandwidth {machine.bandwidth_:.3g}, ridge {machine.alpha_:.2g}, iteration {machine.iterations_}"
         found["settings"].append((chosen, answer["setting"]))
         if data.egop is not None:
             found["rho"].append(matrix_correlation(machine.metric_, data.egop))

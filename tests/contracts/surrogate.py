@@ -54,7 +54,7 @@ class SurrogateContract:
 
     not_for_kernels: ClassVar[dict[str, str]] = {}
     tolerance: ClassVar[float] = 1e-6
-    searched: ClassVar[Mapping[str, Any]] = {"alpha": 1e-2, "C": 0.5, "k": 3, "rtol": 1e-6}  # of these, what it has
+    searched: ClassVar[Mapping[str, Any]] = {"alpha": 1e-2, "C": 0.5, "k": 3, "tol": 1e-6}  # of these, what it has
 
     def make(self, **options: Any) -> Any:
         raise NotImplementedError

@@ -28,8 +28,8 @@ Case = tuple[tuple[Layer, ...], tuple[int, ...], bool, bool]
 CASES: dict[str, Case] = {
     "narrow": ((C, Relu(), C, Relu(), C, Relu()), (2, 4, 3), True, False),
     "no activation last": ((C, Relu(), C), (2, 3, 5), True, False),
-    "mixed": ((C, LeakyRelu(0.2), Conv((1, 3)), Abs(normalise=True), Conv((3, 1), b_std=0.1)), (1, 3, 4), True, False),
-    "rings": ((RING, Relu(normalise=True), RING, Relu()), (2, 3, 4), True, False),
+    "mixed": ((C, LeakyRelu(0.2), Conv((1, 3)), Abs(normalize=True), Conv((3, 1), b_std=0.1)), (1, 3, 4), True, False),
+    "rings": ((RING, Relu(normalize=True), RING, Relu()), (2, 3, 4), True, False),
     "standard": ((WIDE, Relu(), WIDE, Relu()), (2, 3, 3), True, True),
     "nngp alone": ((C, Relu(), C, Relu()), (2, 3, 3), False, False),
     "blank image": ((Conv(3), Relu(), Conv(3), Relu()), (1, 3, 3), True, False),

@@ -139,7 +139,7 @@ def test_a_wide_network_ends_at_kernel_regression() -> None:
     """Trained by gradient descent from f₀ = 0 (f − f at the start), the distance falls with the width."""
     x, other = data(8), data(5, seed=1)
     y = torch.sign(data(8, 1, seed=2))
-    net = serial(Dense(2.0), Relu(normalise=True), Dense())
+    net = serial(Dense(2.0), Relu(normalize=True), Dense())
     theta = infinite.kernel(net, x)
     expected = (
         dynamics(theta, y, step=max_learning_rate(theta).inverse).predict(infinite.kernel(net, other, x), 400).mean

@@ -30,7 +30,7 @@ D, C = Dense(1.4, 0.3), Conv(3, W_std=1.4, b_std=0.3)
 FULLY_CONNECTED = {
     "gelu": serial(D, Gelu(), D, Gelu(), Dense()),
     "mixture": serial(D, Concat((Dense(4.0), Dense(0.2, 0.1)), (0.25, 0.75)), Erf(), D),
-    "normalised": serial(Dense(5**0.5), Relu(normalise=True), Dense(), Relu(normalise=True), Dense()),
+    "normalised": serial(Dense(5**0.5), Relu(normalize=True), Dense(), Relu(normalize=True), Dense()),
 }
 CONVOLUTIONAL = {
     "circular": serial(Conv(3, padding="circular", W_std=1.4), Relu(), GlobalAvgPool(), D, Relu(), D),

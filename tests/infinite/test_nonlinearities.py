@@ -110,7 +110,7 @@ def test_series_and_closed_form_agree_where_both_exist() -> None:
 def test_one_hidden_layer_by_hand() -> None:
     """Orthogonal unit inputs, c_σ = 2: Σ⁽¹⁾ = 1/π, Σ̇⁽¹⁾ = 1/2, so Θ = Σ⁽⁰⁾ Σ̇⁽¹⁾ + Σ⁽¹⁾ = 1/π, and 2 on the diagonal."""
     x = torch.eye(2, dtype=torch.float64)
-    K = infinite.kernel(serial(Dense(math.sqrt(2)), Relu(normalise=True), Dense()), x).dense()
+    K = infinite.kernel(serial(Dense(math.sqrt(2)), Relu(normalize=True), Dense()), x).dense()
     assert K[0, 1].item() == pytest.approx(1 / math.pi, abs=1e-15)
     assert K[0, 0].item() == pytest.approx(2.0, abs=1e-15)
     # erf: Σ⁽¹⁾ = 2/π asin(0) = 0 off the diagonal; on it 2/π asin(2/3) + 4/π/√5

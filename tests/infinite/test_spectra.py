@@ -38,7 +38,7 @@ NETWORKS: dict[str, Layer] = {
     "gelu, residual, norm": serial(
         Dense(1.2, 0.3), Gelu(), Dense(1.2, 0.1), Residual(Relu(), Dense(0.7)), LayerNorm(), Erf(), TWO
     ),
-    "rbf beside relu": serial(TWO, Concat((serial(Rbf(0.3), TWO), serial(Relu(normalise=True), TWO))), Relu(), Dense()),
+    "rbf beside relu": serial(TWO, Concat((serial(Rbf(0.3), TWO), serial(Relu(normalize=True), TWO))), Relu(), Dense()),
 }
 
 

@@ -85,7 +85,7 @@ CASES: list[Case] = [
         protocol=given(E.ProbeProtocol(probes=("knn", "ncc"), k=3, validation=None), bad=("x", 3, object())),
         options={"free": ("sweep", "validation")}),
     case(E.ProbeProtocol, k=count(3), C=positive(1.0).may_be(None), components=count(2).may_be(None),
-        standardise=switch(True), validation=share(0.1).may_be(None), method=choice("auto"), seed=seed()),
+        standardize=switch(True), validation=share(0.1).may_be(None), method=choice("auto"), seed=seed()),
     Case(shifted, {"a": matrix("w", "p"), "b": matrix("w", "p"),
         "tests": given(("c2st", "mmd", "ks"), bad=(None, 3, (), ("x",), object())), "permutations": count(79),
         "level": share(0.05), "seed": seed(),

@@ -96,7 +96,7 @@ CASES: list[Case] = [
     case(T.evaluate, model=model(), part=part(), loss=choice("cross_entropy"), batch_size=count(5).may_be(None),
         options={"low": 0}),
     case(T.adapt, model=model(), part=part(), method=choice("linear-probe"), classes=count(3).may_be(None),
-        standardise=switch(True), std=nonnegative(0.02).may_be(None), rank=count(2), alpha=positive(16.0), seed=seed(),
+        standardize=switch(True), std=nonnegative(0.02).may_be(None), rank=count(2), alpha=positive(16.0), seed=seed(),
         options={"name": "training.adapt"}),
     case(T.adaptation, model=model(), part=part(), method=choice("linear-probe"), classes=count(3).may_be(None),
         seed=seed(), options={"name": "training.adaptation"}),

@@ -96,7 +96,7 @@ def test_the_squared_error_is_that_of_least_squares_on_the_jacobian(name: str, r
     model, x, y = seeded(NETWORKS[name]), random(40, 36), random(40, 3, seed=1)
     weights = random(40, seed=2).square()
     before = copy.deepcopy(model.state_dict())
-    found = solve_last_layer(model, Part(x, y), weights=weights, ridge=ridge)
+    found = solve_last_layer(model, Part(x, y), weights=weights, alpha=ridge)
     J, rest = jacobian(model, found.parameters, x)
     roots = weights.sqrt().repeat_interleave(3)
     size = J.shape[1]
@@ -132,7 +132,7 @@ def test_cross_entropy_reaches_its_minimum(name: str) -> None:
     y = torch.randint(3, (80,), generator=torch.Generator().manual_seed(1))
     weights = random(80, seed=2).square()
     ridge = 0.0 if name == "scaled" else 0.1
-    found = solve_last_layer(model, Part(x, y), loss="cross_entropy", ridge=ridge, weights=weights)
+    found = solve_last_layer(model, Part(x, y), loss="cross_entropy", alpha=ridge, weights=weights)
     own = [value for key, value in found.model.named_parameters() if key in found.parameters]
     loss = (weights * F.cross_entropy(found.model(x), y, reduction="none")).sum()
     assert loss.item() == pytest.approx(found.loss_after, rel=1e-9)
@@ -145,13 +145,13 @@ def test_cross_entropy_reaches_its_minimum(name: str) -> None:
 def test_separable_classes_are_said_to_be() -> None:
     model, x = seeded(mlp), random(5, 36)
     part = Part(x, torch.tensor([0, 1, 2, 0, 1]))
-    with pytest.warns(NumericalWarning, match="the features separate the classes.* ridge .* was used; pass ridge="):
+    with pytest.warns(NumericalWarning, match="the features separate the classes.* alpha=.* was used; pass alpha="):
         found = solve_last_layer(model, part, loss="cross_entropy")
     assert found.ridge > 0
     assert found.loss_after < 1e-3
     with warnings.catch_warnings():
         warnings.simplefilter("error", NumericalWarning)
-        assert solve_last_layer(model, part, loss="cross_entropy", ridge=0.01).ridge == 0.01
+        assert solve_last_layer(model, part, loss="cross_entropy", alpha=0.01).ridge == 0.01
 
 
 def test_a_readout_that_cannot_be_improved_stays() -> None:
@@ -171,7 +171,7 @@ def test_a_cutoff_that_would_raise_the_loss_is_not_taken() -> None:
     with torch.no_grad():
         part = Part(x, model(x))  # fitted exactly
     with pytest.warns(NumericalWarning, match="was left as it was"):
-        found = solve_last_layer(model, part, rtol=0.5)
+        found = solve_last_layer(model, part, tol=0.5)
     assert not found.converged
     assert found.rank < 7
     assert found.loss_after == found.loss_before
@@ -249,7 +249,7 @@ BAD: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
         r"call model.eval\(\) first",
     ),
     "columns": (mlp, Part(X, Y[:, :2]), {}, r"got outputs of shape \(4, 3\) and targets of shape \(12, 2\)"),
-    "class numbers": (mlp, Part(X, LABELS), {}, "expected real numbers: for class numbers use"),
+    "class numbers": (lambda: mlp(1), Part(X, LABELS), {}, "class numbers for a network with one output"),
     "too many classes": (
         mlp,
         Part(X, LABELS + 1),
@@ -265,7 +265,7 @@ BAD: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
     "NaN targets": (mlp, Part(X, Y * torch.nan), {}, "got targets with NaN or infinity in 12 items"),
     "weights": (mlp, Part(X, Y), {"weights": -torch.ones(12)}, "got weights of shape .*none negative"),
     "loss": (mlp, Part(X, Y), {"loss": "l1"}, "got loss='l1'; expected one of 'mse', 'cross_entropy'"),
-    "ridge": (mlp, Part(X, Y), {"ridge": -1.0}, "got ridge=-1.0; expected"),
+    "ridge": (mlp, Part(X, Y), {"alpha": -1.0}, "got alpha=-1.0; expected"),
     "data": (mlp, (X, Y), {}, r"got part of type tuple; expected a Part"),
 }
 

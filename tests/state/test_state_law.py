@@ -69,11 +69,11 @@ CALLS: dict[str, Callable[[nn.Module, Path], Any]] = {
     "kept": lambda model, _: kept(model),
     "last layer alone": lambda model, _: ns.Tangent(model, params="last").features(X),
     "linearize": lambda model, _: linear(model),
-    "solve": lambda model, _: ns.linearize(model).solve(Part(X, LABELS), ridge=1e-3),
+    "solve": lambda model, _: ns.linearize(model).solve(Part(X, LABELS), alpha=1e-3),
     "feature_matrices": lambda model, _: ns.feature_matrices(model, X),
     "activations": lambda model, _: activations(model, X, ["a"]),
     "tracker": tracked,
-    "retrain_last_layer": lambda model, _: ns.retrain_last_layer(model, Part(X, noise(4, 2)), ridge=1e-3),
+    "retrain_last_layer": lambda model, _: ns.retrain_last_layer(model, Part(X, noise(4, 2)), alpha=1e-3),
 }
 
 

@@ -81,15 +81,15 @@ def test_weighted_minimum_norm_is_equation_14() -> None:
     weights = random.random(10)
     weights[3] = 0
     K, roots = phi @ phi.T, np.diag(np.sqrt(weights))
-    fitted = MinimumNorm(rtol=1e-10).fit(K, y, weights)
+    fitted = MinimumNorm(tol=1e-10).fit(K, y, weights)
     expected = y @ roots @ np.linalg.pinv(roots @ K @ roots, rcond=1e-10, hermitian=True) @ roots
     np.testing.assert_allclose(fitted.coef_[0], expected, rtol=1e-8, atol=1e-8)
     assert (fitted.rank_, fitted.cutoff_, fitted.coef_[0, 3]) == (4, 1e-10, 0)
     best = np.linalg.lstsq(roots @ phi, roots @ y, rcond=None)[0]  # Eq. 17
     np.testing.assert_allclose(fitted.predict(K), phi @ best, rtol=1e-8, atol=1e-8)
-    unweighted = MinimumNorm(rtol=1e-10).fit(K, y)
+    unweighted = MinimumNorm(tol=1e-10).fit(K, y)
     assert np.abs(unweighted.coef_ - fitted.coef_).max() > 1e-3  # canary
-    np.testing.assert_allclose(unweighted.coef_, MinimumNorm(rtol=1e-10).fit(K, y, np.full(10, 2.0)).coef_, atol=1e-9)
+    np.testing.assert_allclose(unweighted.coef_, MinimumNorm(tol=1e-10).fit(K, y, np.full(10, 2.0)).coef_, atol=1e-9)
     single = MinimumNorm().fit(as_gram(K.astype(np.float32)), y, weights)
     assert single.cutoff_ == pytest.approx(10 * torch.finfo(torch.float32).eps)
 

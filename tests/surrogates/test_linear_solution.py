@@ -43,7 +43,7 @@ def test_every_road_is_the_ridge_solution(method: str, weighted: bool) -> None:
     model, x, y = network(), noise(7, 4), noise(7, 3, seed=2)
     weights = torch.tensor([0.5, 1.0, 2.0, 0.0, 1.0, 3.0, 0.1], dtype=torch.float64) if weighted else None
     linear = ns.linearize(model)
-    report = linear.solve(Part(x, y), ridge=0.3, weights=weights, method=method, rtol=1e-12)
+    report = linear.solve(Part(x, y), alpha=0.3, weights=weights, method=method, tol=1e-12)
     J, b = jacobian(model, x), (y - model(x)).detach().flatten()
     W = torch.ones(7, dtype=torch.float64) if weights is None else weights
     D = W.repeat_interleave(3)[:, None]
@@ -66,7 +66,7 @@ def test_roads_agree_on_random_architectures(architecture, ridge: float) -> None
     part, found = Part(x, noise(*shape, seed=6)), {}
     for method in ROADS:
         linear = ns.linearize(model)
-        linear.solve(part, ridge=ridge, method=method, rtol=1e-10)
+        linear.solve(part, alpha=ridge, method=method, tol=1e-10)
         found[method] = flat(linear)
     J = jacobian(model, x)
     b = (part.y - model(x)).detach().flatten()
@@ -95,7 +95,7 @@ def test_singular_systems_have_the_minimum_norm(method: str, items: int) -> None
     linear = ns.linearize(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
-        report = linear.solve(Part(x, y), method=method, rtol=1e-12)
+        report = linear.solve(Part(x, y), method=method, tol=1e-12)
     torch.testing.assert_close(flat(linear), expected, rtol=1e-5, atol=1e-6)
     if method in ("dense", "kernel"):
         assert report.rank == int(torch.linalg.matrix_rank(J, rtol=1e-9))
@@ -124,7 +124,7 @@ def test_coordinates_say_what_the_ridge_pulls_on() -> None:
     expected = torch.linalg.solve(J.T @ J + 0.3 * torch.eye(len(start), dtype=torch.float64), J.T @ b)
     for method in ROADS:
         linear = ns.linearize(model, coordinates="w")
-        report = linear.solve(Part(x, y), ridge=0.3, method=method, rtol=1e-12)
+        report = linear.solve(Part(x, y), alpha=0.3, method=method, tol=1e-12)
         torch.testing.assert_close(flat(linear), expected, rtol=1e-8, atol=1e-9)
         assert report.loss == pytest.approx(float((linear(x) - y).detach().square().mean()), rel=1e-8)
 
@@ -136,7 +136,7 @@ def test_labels_become_one_hot_and_no_offset_counts_from_zero() -> None:
     found = []
     for targets in (y, one_hot):
         linear = ns.linearize(model, offset=False)
-        report = linear.solve(Part(x, targets), ridge=0.1)
+        report = linear.solve(Part(x, targets), alpha=0.1)
         found.append(flat(linear))
         assert report.loss == pytest.approx(float((linear(x) - one_hot).detach().square().mean()))
     assert torch.equal(*found)
@@ -149,8 +149,8 @@ def test_a_single_precision_network_is_solved_in_double() -> None:
     model, x, y = network(), noise(7, 4), noise(7, 3, seed=2)
     double, single = ns.linearize(model), ns.linearize(model.float())
     double.double()
-    wanted = double.solve(Part(x.float().double(), y), ridge=0.1)
-    report = single.solve(Part(x.float(), y.float()), ridge=0.1)
+    wanted = double.solve(Part(x.float().double(), y), alpha=0.1)
+    report = single.solve(Part(x.float(), y.float()), alpha=0.1)
     assert all(p.dtype == torch.float32 for p in single.parameters())
     torch.testing.assert_close(flat(single).double(), flat(double), rtol=1e-4, atol=1e-5)
     assert report.loss == pytest.approx(wanted.loss, rel=1e-4)
@@ -161,7 +161,7 @@ def test_a_stored_kernel_serves_both_roads(tmp_path: Path) -> None:
     found = []
     for method in ("kernel", "cg"):
         linear = ns.linearize(model)
-        linear.solve(Part(x, y), ridge=0.5, method=method, rtol=1e-12, store=tmp_path / "kernel")
+        linear.solve(Part(x, y), alpha=0.5, method=method, tol=1e-12, store=tmp_path / "kernel")
         found.append(flat(linear))
     torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
     assert (tmp_path / "kernel").exists()
@@ -173,8 +173,8 @@ def test_what_does_not_fit_is_refused_with_its_bytes() -> None:
     for method in ("dense", "kernel"):
         with pytest.raises(MemoryBudgetError, match=r"\d+ bytes"):
             linear.solve(part, method=method, memory=5000)
-    assert linear.solve(part, ridge=1.0, memory=5000).method == "lsmr"
-    assert linear.solve(part, ridge=1.0).method == "dense"
+    assert linear.solve(part, alpha=1.0, memory=5000).method == "lsmr"
+    assert linear.solve(part, alpha=1.0).method == "dense"
     with pytest.raises(MemoryBudgetError):
         linear.solve(part, method="lsmr", memory=100)
 
@@ -183,11 +183,11 @@ def test_what_does_not_fit_is_refused_with_its_bytes() -> None:
     ("options", "message"),
     [
         ({"method": "newton"}, "expected one of"),
-        ({"ridge": -1.0}, "≥ 0"),
+        ({"alpha": -1.0}, "≥ 0"),
         ({"cutoff": 2.0}, "got cutoff=2.0; expected a finite number ≥ 0 and < 1"),
         ({"cutoff": 0.1, "method": "lsmr"}, "sees no singular values"),
         ({"store": "there", "method": "dense"}, "needs no kernel"),
-        ({"rtol": 0.0}, "rtol"),
+        ({"tol": 0.0}, "tol"),
         ({"dtype": torch.int64}, "floating-point"),
         ({"weights": torch.zeros(7)}, "some above 0"),
         ({"weights": torch.ones(3)}, "one per item"),
@@ -203,7 +203,7 @@ def test_wrong_use_says_what_was_expected(options: dict[str, object], message: s
     [
         (torch.arange(7), "renumber|expected labels"),
         (torch.zeros(7, 2, dtype=torch.float64), "3 outputs"),
-        (torch.zeros(7, 3, dtype=torch.int64), "class labels of shape"),
+        (torch.zeros(7, 3, dtype=torch.int64), "class numbers of shape"),
     ],
 )
 def test_wrong_targets_say_what_was_expected(y: Tensor, message: str) -> None:
@@ -214,7 +214,7 @@ def test_wrong_targets_say_what_was_expected(y: Tensor, message: str) -> None:
 def test_blocks_shrink_where_the_device_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     model, part = network(), Part(noise(20, 4), noise(20, 3, seed=2))
     whole = ns.linearize(model)
-    whole.solve(part, ridge=0.5, method="lsmr")
+    whole.solve(part, alpha=0.5, method="lsmr")
     for name in ("jvp", "vjp"):
         plain = getattr(Jacobian, name)
 
@@ -225,7 +225,7 @@ def test_blocks_shrink_where_the_device_is_too_small(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(Jacobian, name, small)
     pieces = ns.linearize(model)
-    pieces.solve(part, ridge=0.5, method="lsmr")
+    pieces.solve(part, alpha=0.5, method="lsmr")
     torch.testing.assert_close(flat(pieces), flat(whole), rtol=1e-9, atol=1e-9)
 
 
@@ -285,7 +285,7 @@ def test_large_systems_by_products_alone() -> None:
     found = {}
     for method in ("kernel", "lsmr", "cg"):
         linear = ns.linearize(model)
-        linear.solve(part, ridge=1.0, method=method, rtol=1e-10)
+        linear.solve(part, alpha=1.0, method=method, tol=1e-10)
         found[method] = flat(linear)
     for solution in found.values():
         assert float((solution - found["kernel"]).norm() / found["kernel"].norm()) <= 1e-6

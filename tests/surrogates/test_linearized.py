@@ -229,7 +229,7 @@ def test_the_model_is_neither_changed_nor_shared() -> None:
     linear(x).square().sum().backward()
     optimizer.step()
     linear.network()
-    linear.solve(Part(x, noise(5, 3)), ridge=1.0)
+    linear.solve(Part(x, noise(5, 3)), alpha=1.0)
     assert not differences(before, snapshot(model, x))
     start = linear(x).detach()
     with torch.no_grad():

@@ -23,7 +23,7 @@ from ntkscope.surrogates.metrics.problem import tiling
 from ntkscope.surrogates.metrics.radial import Radial, gradient_outer_product, squared_distances
 from ntkscope.surrogates.metrics.search import Regression, climb, regress
 
-FIXED: dict[str, Any] = {"bandwidth": 3.0, "ridge": 1e-2, "iterations": 2}
+FIXED: dict[str, Any] = {"bandwidth": 3.0, "alpha": 1e-2, "iterations": 2}
 
 
 class TestRecursiveFeatureMachine(InputRegressorContract):
@@ -35,7 +35,7 @@ class TestRecursiveFeatureMachine(InputRegressorContract):
 
 
 class TestRecursiveFeatureClassifier(InputClassifierContract):
-    searched: ClassVar = {"ridge": 0.1, "kernel": "gaussian"}
+    searched: ClassVar = {"alpha": 0.1, "kernel": "gaussian"}
     quick: ClassVar = FIXED
 
     def make(self, **options: Any) -> RecursiveFeatureClassifier:
@@ -68,7 +68,7 @@ def naive(
     metric = torch.eye(d, dtype=torch.float64)
     for iteration in range(FIXED["iterations"] + 1):
         system = torch.zeros(n + 1, n + 1, dtype=torch.float64)
-        system[:n, :n] = naive_kernel(X, X, metric, kind, FIXED["bandwidth"]) + FIXED["ridge"] * torch.eye(n)
+        system[:n, :n] = naive_kernel(X, X, metric, kind, FIXED["bandwidth"]) + FIXED["alpha"] * torch.eye(n)
         system[n, n] = 0.0 if intercept else 1.0
         if intercept:
             system[n, :n] = system[:n, n] = 1.0
@@ -137,7 +137,7 @@ def test_leave_one_out_is_that_of_refits_in_the_same_metric(intercept: bool) -> 
         kernel = Radial("laplace", FIXED["bandwidth"])
         matrix = naive_kernel(a, a, metric, "laplace", FIXED["bandwidth"])
         fit = regress(
-            kernel, matrix, torch.from_numpy(y[rest]), FIXED["ridge"], intercept=intercept, leave_one_out=False
+            kernel, matrix, torch.from_numpy(y[rest]), FIXED["alpha"], intercept=intercept, leave_one_out=False
         )
         assert fit is not None
         expected = naive_kernel(b, a, metric, "laplace", FIXED["bandwidth"]) @ fit.coef + fit.intercept
@@ -211,7 +211,7 @@ class TestChoice:
         assert (best.iteration, best.bandwidth, best.ridge) == (
             learned.iterations_,
             learned.bandwidth_,
-            learned.ridge_,
+            learned.alpha_,
         )
 
     def test_noise_keeps_the_plain_metric(self) -> None:
@@ -224,8 +224,8 @@ class TestChoice:
 
     def test_the_chosen_fit_is_the_one_at_its_settings(self) -> None:
         x, y = data(n=60, d=3)
-        chosen = RecursiveFeatureMachine(bandwidth=2.0, ridge=0.01).fit(x, y)
-        same = RecursiveFeatureMachine(bandwidth=2.0, ridge=0.01, iterations=chosen.iterations_).fit(x, y)
+        chosen = RecursiveFeatureMachine(bandwidth=2.0, alpha=0.01).fit(x, y)
+        same = RecursiveFeatureMachine(bandwidth=2.0, alpha=0.01, iterations=chosen.iterations_).fit(x, y)
         np.testing.assert_allclose(chosen.predict(x), same.predict(x), atol=1e-12)
         assert math.isnan(same.path_[0].leave_one_out_error)
         found = np.square(chosen.leave_one_out() - y).mean()
@@ -266,7 +266,7 @@ def test_points_that_coincide_need_a_ridge() -> None:
     x, y = data()
     x[:] = x[0]
     with pytest.raises(NumericalError, match="not positive definite"):
-        RecursiveFeatureMachine(bandwidth=1.0, ridge=0.0, iterations=1).fit(x, y)
+        RecursiveFeatureMachine(bandwidth=1.0, alpha=0.0, iterations=1).fit(x, y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         assert np.isfinite(RecursiveFeatureMachine().fit(x, y).predict(x)).all()
@@ -278,8 +278,8 @@ def test_points_that_coincide_need_a_ridge() -> None:
         {"kernel": "linear"},
         {"bandwidth": 0.0},
         {"bandwidth": "wide"},
-        {"ridge": -1.0},
-        {"ridge": math.nan},
+        {"alpha": -1.0},
+        {"alpha": math.nan},
         {"iterations": -1},
         {"iterations": 1.5},
         {"rows": 1},

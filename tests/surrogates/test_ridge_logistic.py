@@ -36,7 +36,7 @@ class TestRidge:
         K, y = setting()
         weights = np.random.default_rng(0).uniform(0.1, 3, N) if weighted else None
         targets = np.stack([y, np.cos(y)], 1).astype(float)
-        found = KernelRidge(0.1, solver=solver, rtol=1e-11).fit(K, targets, sample_weight=weights)
+        found = KernelRidge(0.1, solver=solver, tol=1e-11).fit(K, targets, sample_weight=weights)
         peer = PeerRidge(alpha=0.1, kernel="precomputed").fit(K, targets, sample_weight=weights)
         np.testing.assert_allclose(found.predict(K), peer.predict(K), atol=1e-8)
 

@@ -117,7 +117,7 @@ def test_the_probe_is_a_logistic_regression_on_what_the_head_is_given() -> None:
     with torch.no_grad():
         z = model.second(model.norm(model.first(part.x[:, None])).relu().flatten(1)).tanh()
         scaled = (z - z.mean(0)) / z.std(0, correction=0)
-        start = adapt(model, part, classes=2, epochs=0, standardise=False).head
+        start = adapt(model, part, classes=2, epochs=0, standardize=False).head
     probe = nn.Linear(6, 2).double()
     probe.load_state_dict(start.state_dict())
     optimizer = torch.optim.Adam(probe.parameters(), lr=1e-2)
@@ -177,14 +177,14 @@ def test_the_epoch_is_chosen_on_the_validation_part() -> None:
     """Validation labels are the reverse of the training labels: the first epoch is the best, and its weights are returned."""
     part = items()
     reversed_labels = Part(part.x, 1 - part.y)
-    found = adaptation(network(), part, classes=2, validation=reversed_labels, epochs=6, lr=3e-2, standardise=False)
+    found = adaptation(network(), part, classes=2, validation=reversed_labels, epochs=6, lr=3e-2, standardize=False)
     assert isinstance(found, Adaptation)
     assert len(found.validation) == 6
     accuracies = [row["accuracy"] for row in found.validation]
     best = max(range(6), key=lambda i: (accuracies[i], -found.validation[i]["loss"], -i))
     assert found.epoch == best + 1 == found.validation[best]["epoch"]
     assert evaluate(found.model, reversed_labels)["accuracy"] == accuracies[best] > min(accuracies)
-    short = adapt(network(), part, classes=2, epochs=found.epoch, lr=3e-2, standardise=False)
+    short = adapt(network(), part, classes=2, epochs=found.epoch, lr=3e-2, standardize=False)
     torch.testing.assert_close(found.model(part.x), short(part.x))
 
 

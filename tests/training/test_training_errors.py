@@ -62,7 +62,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
         (PART.y - 1, "cross_entropy", "labels run from -1 to 1"),
         (PART.y.float(), "cross_entropy", "integer type"),
         (PART.y[:, None], "cross_entropy", r"shape \(23, 1\)"),
-        (PART.y, "mse", "one_hot"),
+        (PART.y + 1, "mse", "labels run from 1 to 3"),
         (torch.zeros(23, 2), "mse", "same shape"),
         (torch.zeros(23), "l1", "same shape"),
         (PART.y, "bce", "one logit per target"),

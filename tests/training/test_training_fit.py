@@ -227,6 +227,7 @@ def test_accuracy_where_targets_are_codes() -> None:
     bits = Part(part.x, (part.y == 0).long())
     net, one = small_net(), nn.Linear(5, 1)
     assert evaluate(net, coded, loss="mse")["accuracy"] == evaluate(net, part)["accuracy"]
+    assert evaluate(net, coded, loss="mse") == evaluate(net, part, loss="mse")  # class numbers stand for one-hot rows
     right = ((one(part.x)[:, 0] > 0) == (part.y == 0)).double().mean().item()
     assert evaluate(one, signs, loss="mse")["accuracy"] == pytest.approx(right)
     assert evaluate(one, bits, loss="bce")["accuracy"] == pytest.approx(right)

@@ -28,8 +28,8 @@ def test_losses_are_those_of_the_public_functions(tmp_path: Path) -> None:
     goal = nn.functional.one_hot(test.y).double()
     part = Part(train.x, nn.functional.one_hot(train.y).double())
     linear = ns.linearize(model)
-    linear.solve(part, ridge=found.ridge, method="dense")
-    solved = ns.retrain_last_layer(model, part, ridge=found.ridge)
+    linear.solve(part, alpha=found.ridge, method="dense")
+    solved = ns.retrain_last_layer(model, part, alpha=found.ridge)
     with torch.no_grad():
         answers = [model(test.x).softmax(1), solved(test.x), linear(test.x)]
     for row, answer in zip(found.readings, answers):

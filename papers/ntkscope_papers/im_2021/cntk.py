@@ -194,7 +194,7 @@ class ConvolutionalNTK(Experiment):
 
 def network(end: str, layers: int) -> Layer:
     """3 x 3 convolutions without biases, ReLU with c_σ = 2, one output behind `end`."""
-    return serial(*[Conv(3), Relu(normalise=True)] * layers, ENDS[end], Dense())
+    return serial(*[Conv(3), Relu(normalize=True)] * layers, ENDS[end], Dense())
 
 
 def _shrunken(part: Part, by: int) -> Part:

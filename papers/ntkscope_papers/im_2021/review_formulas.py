@@ -21,10 +21,10 @@ from ntkscope.infinite.layer import Nonlinearity
 EXAMPLE = {1: 0.5513, 2: 0.8838, 3: 1.2156}  # the ledger's pair, norms 1 and 0.9
 SHORT = 0.9
 FUNCTIONS: dict[str, Callable[[bool], Nonlinearity]] = {
-    "relu": lambda normalise: Relu(normalise=normalise),
-    "erf": lambda normalise: Erf(normalise=normalise),
-    "tanh": lambda normalise: Activation(torch.tanh, normalise=normalise),
-    "gelu": lambda normalise: Gelu(normalise=normalise),
+    "relu": lambda normalise: Relu(normalize=normalise),
+    "erf": lambda normalise: Erf(normalize=normalise),
+    "tanh": lambda normalise: Activation(torch.tanh, normalize=normalise),
+    "gelu": lambda normalise: Gelu(normalize=normalise),
 }
 
 

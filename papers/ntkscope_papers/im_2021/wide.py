@@ -23,7 +23,7 @@ RESAMPLED = 1000
 
 def relu_network(inputs: int, hidden: int) -> Layer:
     """The fully connected ReLU network of Arora et al. (2019): `hidden` layers, no biases, first layer not divided by √d."""
-    return serial(Dense(inputs**0.5), *[Relu(normalise=True), Dense()] * hidden)
+    return serial(Dense(inputs**0.5), *[Relu(normalize=True), Dense()] * hidden)
 
 
 def on_sphere(x: Float[Tensor, " n *s"]) -> Float[Tensor, "n d"]:

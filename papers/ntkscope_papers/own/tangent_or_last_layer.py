@@ -106,7 +106,7 @@ class TangentOrLastLayer(Experiment):
             fixed = one_hot(task.fixed(epoch).take(items[self.held :]), task.classes).to(run.device)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NumericalWarning)  # a readout with nothing left to gain stays
-                readouts = {ridge: retrain_last_layer(model, fixed, ridge=ridge) for ridge in self.ridges}
+                readouts = {ridge: retrain_last_layer(model, fixed, alpha=ridge) for ridge in self.ridges}
                 tangents = {ridge: solve_tangent(model, fixed, self.steps, ridge)[0] for ridge in self.ridges}
             found[str(epoch)] = {
                 "network": percent(model, task.test),

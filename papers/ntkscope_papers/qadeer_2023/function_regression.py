@@ -313,7 +313,7 @@ class Fits:
 
     def jacobian_machine(self, cutoff: float | None = None) -> tuple[np.ndarray, int]:
         """CKJ: least squares on the CK's features themselves."""
-        solver = ConjugateLeastSquares(rtol=cutoff)
+        solver = ConjugateLeastSquares(tol=cutoff)
         fitted = solver.fit(self.features[self.task.nodes], self.task.train.y, self.task.weights)
         return fitted.predict(self.features), int(fitted.rank_)
 

@@ -19,6 +19,6 @@ def solve_tangent(model: nn.Module, part: Part, steps: int, ridge: float = 0.0) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         solution = linear.solve(
-            Part(part.x, part.y), ridge=ridge, method="lsmr", max_iter=steps, rtol=1e-10, dtype=torch.float32
+            Part(part.x, part.y), alpha=ridge, method="lsmr", max_iter=steps, tol=1e-10, dtype=torch.float32
         )
     return linear, solution

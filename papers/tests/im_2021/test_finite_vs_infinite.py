@@ -56,7 +56,7 @@ def test_the_quick_empirical_kernel_is_that_of_the_engine(net: infinite.layer.La
 
 
 def test_convolutions_with_their_scale_on_the_input_are_the_same_function_with_the_same_kernel() -> None:
-    net = serial(Conv(3, W_std=1.3), Relu(), Conv(3, 2), Relu(normalise=True), Flatten(), Dense())
+    net = serial(Conv(3, W_std=1.3), Relu(), Conv(3, 2), Relu(normalize=True), Flatten(), Dense())
     x = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     plain = infinite.finite(net, (2, 6, 6), 5, seed=1).double()
     ours = convolutional_network(net, (2, 6, 6), 5, 1).double()

@@ -14,6 +14,7 @@ import os
 import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -83,7 +84,9 @@ def check_room(room: str, squares: str = "", classes: str = "", but: str = "") -
             own = getattr(offered, "__name__", "")
             if isinstance(offered, type) and own in classes.split():
                 checked(offered)
-            elif inspect.isfunction(offered) and not hasattr(offered, "__wrapped__") and own not in but.split():
+            elif inspect.isfunction(offered) and own not in but.split():
+                if hasattr(offered, "__wrapped__") and not hasattr(offered, "renamed"):
+                    continue  # checked by the room that it is from
                 replacement = checked(offered, SQUARES if own in squares.split() else SUMS)
                 for home in (exported, sys.modules[offered.__module__]):
                     if getattr(home, own, None) is offered:
@@ -104,17 +107,60 @@ def checked(offered: F, limit: float = SUMS) -> F:
     if isinstance(offered, type):
         offered.__init__ = checked(offered.__init__, limit)  # type: ignore[misc]
         return offered
+    words = getattr(offered, "renamed", {})
+    if words:  # done here, before the checks
+        offered = offered.__wrapped__  # type: ignore[attr-defined]
     checks, names = _checks(offered, limit), list(inspect.signature(offered).parameters)
 
     @functools.wraps(offered)
     def call(*args: Any, **options: Any) -> Any:
+        options = _new_words(options, words)
         positional = [checks[name](value, name) if name in checks else value for name, value in zip(names, args)]
         for name in options:
             if name in checks:
                 options[name] = checks[name](options[name], name)
         return offered(*positional, *args[len(names) :], **options)
 
-    return typing.cast(F, call) if checks else offered
+    return typing.cast(F, call) if checks or words else offered
+
+
+def renamed(**words: str) -> Callable[[F], F]:
+    """A function or class that still takes the old words for its keywords, with a DeprecationWarning.
+
+    >>> @renamed(ridge="alpha")
+    ... def fit(alpha: float) -> float:
+    ...     return alpha
+    >>> with warnings.catch_warnings(record=True):
+    ...     fit(ridge=2.0)
+    2.0
+    """
+
+    def accept(offered: F) -> F:
+        if isinstance(offered, type):
+            offered.__init__ = accept(offered.__init__)  # type: ignore[misc]
+            return offered
+
+        @functools.wraps(offered)
+        def call(*args: Any, **options: Any) -> Any:
+            return offered(*args, **_new_words(options, words))
+
+        call.renamed = words  # type: ignore[attr-defined]
+        return typing.cast(F, call)
+
+    return accept
+
+
+def _new_words(options: dict[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    """Keyword arguments under the names that they have today."""
+    for old in [name for name in options if name in words]:
+        new = words[old]
+        if new in options:
+            raise UsageError(f"got {old}= and {new}=, the old and the new name of one argument; expected {new}= alone")
+        warnings.warn(
+            f"{old}= is now {new}=; the old name goes with the next release", DeprecationWarning, stacklevel=3
+        )
+        options[new] = options.pop(old)
+    return options
 
 
 def check_options(estimator: Any) -> None:

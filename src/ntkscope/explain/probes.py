@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError, generator
-from ntkscope.core.checked import Count, Numbers, Positive, Probability
+from ntkscope.core.checked import Count, Numbers, Positive, Probability, renamed
 from ntkscope.core.model.tree import length, take
 from ntkscope.linalg.features.pca import PCA, pca
 from ntkscope.linalg.features.rows import FeatureRows, Features
@@ -25,6 +25,7 @@ from ntkscope.tangent import activations
 TITLES = {"knn": "nearest neighbours", "ncc": "nearest class centre", "svm": "support vector machine"}
 
 
+@renamed(standardise="standardize")
 @dataclass(frozen=True)
 class ProbeProtocol:
     """How a layer is probed: which probes, on which numbers of components, and what decides C and the best number.
@@ -36,7 +37,7 @@ class ProbeProtocol:
     probes: Sequence[str] = PROBES
     dims: Sequence[int] | None = None
     components: Count | None = None
-    standardise: bool = True
+    standardize: bool = True
     k: Count = 10
     C: Positive | None = None
     validation: Probability | None = 0.1
@@ -122,6 +123,7 @@ class LayerProbes(Mapping[str, LayerProbe]):
         return figure
 
 
+@renamed(standardise="standardize")
 def probes(
     model: nn.Module,
     train: Part | tuple[Any, Any],
@@ -137,7 +139,7 @@ def probes(
 
     `train`, `test`: inputs with labels, a `Part` such as `split.train` or a pair (x, y). `layers`, `reduce`, `store` and
     `device` are those of `ns.tangent.activations`; with `store` the network is run once over each part for all layers,
-    else once per layer. Everything else is a field of `ProbeProtocol`: `probes`, `dims`, `components`, `standardise`, `k`, `C`,
+    else once per layer. Everything else is a field of `ProbeProtocol`: `probes`, `dims`, `components`, `standardize`, `k`, `C`,
     `validation`, `method`, `memory` (of each step), `seed`. Test items see the transforms of the training items only;
     the components, which use no labels, are those of all training items, also where some of them are held out.
 
@@ -181,7 +183,7 @@ def layer_probe(
     found = pca(
         train,
         components=how.components,
-        standardise=how.standardise,
+        standardise=how.standardize,
         method=how.method,
         memory=how.memory,
         seed=how.seed,

@@ -87,7 +87,7 @@ def steps(network: Network) -> list[Step] | None:
             waiting = (None, 0.0, 1.0)
         elif isinstance(each, Kinked):
             a, b = each.slopes
-            factor = each.normaliser() if each.normalise else 1.0
+            factor = each.normaliser() if each.normalize else 1.0
             waiting = (str(i), factor * (b - a) ** 2, factor * a * b)
         elif not isinstance(each, Identity):
             return None

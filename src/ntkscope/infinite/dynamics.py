@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
-from ntkscope.core.checked import NonNegative, Positive
+from ntkscope.core.checked import NonNegative, Positive, renamed
 from ntkscope.linalg import Gram, NumericalWarning, as_gram, cholesky_solve, minimum_norm_solve
 
 Matrix = Gram | Tensor | np.ndarray
@@ -219,8 +219,9 @@ def dynamics(
     )
 
 
-def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridge: NonNegative = 0.0) -> Tensor:
-    """k(x, X) (K + ridge)⁻¹ y, what gradient flow ends at when it starts from zero; O(n³).
+@renamed(ridge="alpha")
+def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, alpha: NonNegative = 0.0) -> Tensor:
+    """k(x, X) (K + α)⁻¹ y, what gradient flow ends at when it starts from zero; O(n³).
 
     A matrix that is singular to working precision is solved by its pseudo-inverse, as gradient flow would, with a
     `NumericalWarning` that says the rank. Jacot et al. (2018), section 5.
@@ -230,9 +231,9 @@ def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridg
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", NumericalWarning)  # jitter, or few digits
-            solution = cholesky_solve(gram, targets, float(ridge)).solution
+            solution = cholesky_solve(gram, targets, float(alpha)).solution
     except (NumericalWarning, NumericalError) as doubt:
-        matrix = gram.dense().double() + float(ridge) * torch.eye(len(gram), dtype=torch.float64, device=gram.device)
+        matrix = gram.dense().double() + float(alpha) * torch.eye(len(gram), dtype=torch.float64, device=gram.device)
         cutoff = len(gram) * torch.finfo(torch.float64).eps + torch.finfo(gram.dtype).eps
         found = minimum_norm_solve(matrix, targets, cutoff)
         warnings.warn(f"{doubt} (solved by the pseudo-inverse, of rank {found.rank})", NumericalWarning, stacklevel=2)

@@ -135,10 +135,10 @@ class Spatial(Weightless):
 class Nonlinearity(Weightless):
     """A function of each unit; needs the variance of its inputs. Abstract: the duals of `rules/` are its final classes.
 
-    With `normalise` the kernel is multiplied by c_σ = 1 / E[σ(z)²], z ~ N(0, 1), as if σ were √c_σ σ.
+    With `normalize` the kernel is multiplied by c_σ = 1 / E[σ(z)²], z ~ N(0, 1), as if σ were √c_σ σ.
     """
 
-    normalise: bool
+    normalize: bool
     accuracy: ClassVar[tuple[float, float]] = (1e-12, 1e-12)
     """What `error` says where there is a closed form: of E[σσ] and of E[σ̇σ̇]."""
 
@@ -177,9 +177,9 @@ class Nonlinearity(Weightless):
         slopes = context.tangent and given.ntk is not None
         if not isinstance(given.nngp, Tensor):
             values, slope = self.exact(given.nngp, q1, q2)
-            factor: Any = self.normaliser_exact() if self.normalise else 1
+            factor: Any = self.normaliser_exact() if self.normalize else 1
         else:
-            factor = self.normaliser() if self.normalise else 1.0
+            factor = self.normaliser() if self.normalize else 1.0
             if context.single and not given.full:
                 values, slope = self.moments(q1, slopes)
             else:
@@ -201,7 +201,7 @@ class Nonlinearity(Weightless):
         return 1 / self.exact(one, one, one)[0][0]
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
-        scale = self.normaliser() ** 0.5 if self.normalise else 1.0
+        scale = self.normaliser() ** 0.5 if self.normalize else 1.0
         return Pointwise(self, scale)
 
     @abstractmethod

@@ -52,7 +52,7 @@ def from_module(module: nn.Module, *, init: Init = "checked") -> Serial:
     Fully connected networks are checked against the module on random inputs, all others by `kernel` on its inputs.
 
     >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), init="default").layers[1]
-    Relu(normalise=False)
+    Relu(normalize=False)
     """
     layers, steps = _translated(module, init)
     features = _vectors(layers)
@@ -120,7 +120,7 @@ def kernel(
 
     >>> from ntkscope.infinite import Dense, Relu, serial
     >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
-    >>> kernel(serial(Dense(), Relu(normalise=True), Dense()), x).dense().diagonal()
+    >>> kernel(serial(Dense(), Relu(normalize=True), Dense()), x).dense().diagonal()
     tensor([2., 2.], dtype=torch.float64)
     """
     return _compute(net, x1, x2, (kind,), parametrization, init, dtype, device, memory, store, executor, progress)[kind]

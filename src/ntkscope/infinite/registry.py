@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.checked import Count
+from ntkscope.core.checked import Count, renamed
 from ntkscope.core.errors import DuplicateName
 from ntkscope.infinite.disguises import refuse_disguise
-from ntkscope.infinite.layer import Layer
+from ntkscope.infinite.layer import Layer, Nonlinearity
 
 INITS = ("checked", "default", "measured")
 Init: TypeAlias = Annotated[str, INITS]
@@ -115,7 +115,7 @@ def layer(kind: L) -> L:
     if kind.__name__ in LAYERS:
         raise DuplicateName(f"two layers are called {kind.__name__}: {LAYERS[kind.__name__]!r} and {kind!r}")
     LAYERS[kind.__name__] = kind
-    return kind
+    return renamed(normalise="normalize")(kind) if issubclass(kind, Nonlinearity) else kind
 
 
 def _refusal(module: nn.Module, path: str) -> str:

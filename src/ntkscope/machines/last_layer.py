@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
-from ntkscope.core.checked import NonNegative
+from ntkscope.core.arguments import one_hot
+from ntkscope.core.checked import NonNegative, renamed
 from ntkscope.core.model.copies import duplicate
 from ntkscope.core.progress import counter
 from ntkscope.linalg import NumericalWarning, least_squares
@@ -56,46 +57,44 @@ class LastLayer:
     warnings: tuple[str, ...]
 
 
+@renamed(ridge="alpha", rtol="tol")
 def retrain_last_layer(
     model: nn.Module,
     part: Part,
     *,
     loss: Loss = "mse",
-    ridge: NonNegative = 0.0,
+    alpha: NonNegative = 0.0,
     weights: Tensor | None = None,
-    rtol: NonNegative | None = None,
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | str | None = None,
-    progress: bool = False,
+    tol: NonNegative | None = None,
+    **options: Any,
 ) -> nn.Module:
-    """A copy of the model whose readout minimises `Σ_i w_i ℓ(f(x_i), y_i) + ridge ‖V‖²`, V the readout's weights and bias.
+    """A copy of the model whose readout minimises `Σ_i w_i ℓ(f(x_i), y_i) + α ‖V‖²`, V the readout's weights and bias.
 
-    ℓ is the squared error, summed over outputs, or the cross-entropy. All other parameters stay. The squared error is
-    solved on what the readout's parameters see of the inputs (never on its Gram matrix), of minimum norm; `rtol` is the
-    cut-off of singular values (None: their number of rows or columns times the rounding unit). Cross-entropy by Newton's
-    method, to `rtol` (1e-8) of the objective; classes that the features separate have no minimum without a ridge, which a
-    `NumericalWarning` says. The training objective is never higher than before: where rounding leaves nothing to gain the
-    readout stays, with a warning. Features are computed block by block in `dtype`. Qadeer et al., in the PNNL report
-    (2023), equations 17, 18 and 28, section 3.
+    ℓ is the squared error, summed over outputs (class numbers are one-hot rows), or the cross-entropy. All other parameters
+    stay. The squared error is solved on what the readout's parameters see of the inputs (never on its Gram matrix), of
+    minimum norm; `tol` is the cut-off of singular values (None: their number of rows or columns times the rounding unit).
+    Cross-entropy by Newton's method, to `tol` (1e-8) of the objective; classes that the features separate have no minimum
+    without alpha, which a `NumericalWarning` says. The training objective is never higher than before: where rounding leaves
+    nothing to gain the readout stays, with a warning. Features are computed block by block in `dtype=torch.float64` on
+    `device=`. Qadeer et al., in the PNNL report (2023), equations 17, 18 and 28, section 3.
 
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)).double()
     >>> part = Part(torch.tensor([[0.0], [1.0], [2.0]]).double(), torch.tensor([1.0, 3.0, 5.0]).double())
     >>> retrain_last_layer(model, part)(part.x).flatten().round(decimals=6).tolist()
     [1.0, 3.0, 5.0]
     """
-    return solve_last_layer(
-        model, part, loss=loss, ridge=ridge, weights=weights, rtol=rtol, dtype=dtype, device=device, progress=progress
-    ).model
+    return solve_last_layer(model, part, loss=loss, alpha=alpha, weights=weights, tol=tol, **options).model
 
 
+@renamed(ridge="alpha", rtol="tol")
 def solve_last_layer(
     model: nn.Module,
     part: Part,
     *,
     loss: Loss = "mse",
-    ridge: NonNegative = 0.0,
+    alpha: NonNegative = 0.0,
     weights: Tensor | None = None,
-    rtol: NonNegative | None = None,
+    tol: NonNegative | None = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     progress: bool = False,
@@ -116,16 +115,16 @@ def solve_last_layer(
         before = features.stack(subject.model).double() @ mix
         if loss == "mse":
             rows = _mse_rows(features, batch, targets - features.offset.double(), roots, progress)
-            fitted = _least_squares(rows, ridge, rtol)
+            fitted = _least_squares(rows, alpha, tol)
         else:
             rows = _all_rows(features, batch, targets, progress)
-            fitted = _newton(rows, before, features.offset, roots, ridge, rtol)
+            fitted = _newton(rows, before, features.offset, roots, alpha, tol)
         made = duplicate(model)
         features.write(made, fitted.solution @ torch.linalg.pinv(mix))
         after = features.stack(made).double().to(mix.device) @ mix  # as rounded to the parameters' dtypes
         loss_before, loss_after = (_loss(rows, loss, roots, solution) for solution in (before, after))
         total_before, total_after = (
-            value + ridge * float(solution.square().sum())
+            value + alpha * float(solution.square().sum())
             for value, solution in ((loss_before, before), (loss_after, after))
         )
         messages, kept = list(fitted.messages), not total_after <= total_before
@@ -133,7 +132,7 @@ def solve_last_layer(
             messages.append(
                 f"the readout of {type(model).__name__} was left as it was: the solution, rounded to its dtype and cut off at"
                 f" {fitted.cutoff:.2g}, has a training objective of {total_after:.6g}, not below the present"
-                f" {total_before:.6g}; lower rtol, or convert the model to float64"
+                f" {total_before:.6g}; lower tol, or convert the model to float64"
             )
             made, loss_after = duplicate(model), loss_before
     for message in messages:
@@ -167,8 +166,8 @@ def _checked(model: nn.Module, part: Part, device: Any) -> Batch:
 
 def _targets(y: Tensor, outputs: int, loss: str) -> Float[Tensor, "n c"]:
     """Real targets as a matrix; class numbers as one-hot rows."""
-    if loss == "cross_entropy" and not y.is_floating_point():
-        return torch.nn.functional.one_hot(y.long(), outputs).double()
+    if not y.is_floating_point():
+        return one_hot(y, outputs)
     if loss == "cross_entropy" and not bool((((y == 0) | (y == 1)).all(1) & (y.sum(1) == 1)).all()):
         raise UsageError(
             "got probabilities as targets of the cross-entropy; expected class numbers, or one-hot rows: use y.argmax(1)"
@@ -244,7 +243,7 @@ def _newton(rows: _Rows, before: Tensor, offset: Tensor, roots: Tensor, ridge: f
         )
     tol = TOLERANCE if rtol is None else float(rtol)
     if not 0 < tol < 1:
-        raise UsageError(f"got rtol={rtol}; expected it in (0, 1)")
+        raise UsageError(f"got tol={rtol}; expected it in (0, 1)")
     total = float(roots.square().sum())
     loss = Softmax(rows.targets, roots.square() / total)
     left, values, right = torch.linalg.svd(rows.features, full_matrices=False)
@@ -262,13 +261,13 @@ def _newton(rows: _Rows, before: Tensor, offset: Tensor, roots: Tensor, ridge: f
     messages = []
     if not ridge and _separated(found.scores, rows.targets, roots):
         messages.append(
-            f"the features separate the classes, so that the cross-entropy has no minimum: ridge {used:.3g} was used; pass"
-            " ridge= to choose one"
+            f"the features separate the classes, so that the cross-entropy has no minimum: alpha={used:.3g} was used; pass"
+            " alpha= to choose one"
         )
     if not found.converged:
         messages.append(
             f"Newton's method stopped after {found.iterations} steps with an objective up to {found.gap / found.value:.2g}"
-            f" above its minimum (relative), rtol asked for {tol:.1g}; raise ridge or rtol"
+            f" above its minimum (relative), tol asked for {tol:.1g}; raise alpha or tol"
         )
     rank = int(kept.sum())
     return _Fitted(back @ found.theta[:-1], used, rank, cutoff, found.converged, tuple(messages))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import from_numpy, tensor_of
-from ntkscope.core.checked import Fraction, NonNegative, check_options, ranged
+from ntkscope.core.checked import Fraction, NonNegative, check_options, ranged, renamed
 from ntkscope.linalg import FactoredGram, Gram, least_squares
 from ntkscope.linalg.grams.mixed import product
 from ntkscope.surrogates._base import Array, ScoreRegressor, as_array, keep
@@ -22,12 +22,12 @@ from ntkscope.surrogates.registry import SURROGATES
 @final
 @SURROGATES.register("conjugate-least-squares")
 class ConjugateLeastSquares(ScoreRegressor):
-    """`f(x) = φ(x)·γ`, γ minimising `Σ_i v_i (y_i - f(x_i))² + ridge ‖γ‖²`, of minimum norm; O(n p min(n, p)).
+    """`f(x) = φ(x)·γ`, γ minimising `Σ_i v_i (y_i - f(x_i))² + α ‖γ‖²`, of minimum norm; O(n p min(n, p)).
 
     In exact arithmetic the kernel machine of `φ·φ'`; solved on the features it keeps the digits that the Gram matrix, with
     the squares of their singular values, has lost: "CKJ" in Qadeer et al., in the PNNL report (2023), equations 17, 18 and
     28. Give features (n, p) or a kernel that holds them: `ns.kernel("ck", model, x)`, whose bias is a feature of ones.
-    Singular values up to `rtol` times the largest count as zero; None is max(n, p) rounding units of the features' dtype.
+    Singular values up to `tol` times the largest count as zero; None is max(n, p) rounding units of the features' dtype.
 
     Fitted: `weights_` (outputs, p), `rank_`, `cutoff_`, `singular_values_` (None where QR did not need them), `residual_` (the
     largest relative residual of an output).
@@ -38,7 +38,8 @@ class ConjugateLeastSquares(ScoreRegressor):
     ([[1.0, 2.0]], 2)
     """
 
-    def __init__(self, ridge: NonNegative = 0.0, *, rtol: Fraction | None = None) -> None:
+    @renamed(ridge="alpha", rtol="tol")
+    def __init__(self, alpha: NonNegative = 0.0, *, tol: Fraction | None = None) -> None:
         keep(locals())
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> ConjugateLeastSquares:
@@ -47,7 +48,7 @@ class ConjugateLeastSquares(ScoreRegressor):
         features = self._features(K, reset=True)
         columns = self._as_columns(float_targets(features, y, "ConjugateLeastSquares"))
         weights = sample_weights(features, sample_weight)  # type: ignore[arg-type]
-        found = least_squares(features, columns, ridge=self.ridge, weights=weights, rtol=self.rtol)
+        found = least_squares(features, columns, ridge=self.alpha, weights=weights, rtol=self.tol)
         self.weights_ = np.ascontiguousarray(as_array(found.solution).T)
         self.rank_, self.cutoff_ = found.rank, found.cutoff
         self.singular_values_ = None if found.singular_values is None else as_array(found.singular_values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeAlias, final
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, Part, UsageError
+from ntkscope.core.checked import renamed
 from ntkscope.core.machine.threads import alone_with
 from ntkscope.core.model.calling import arguments
 from ntkscope.core.model.copies import differing, duplicate, own_copy
@@ -124,30 +124,27 @@ class Linearized(nn.Module):
                 own[name].add_(moved.to(own[name]))
         return _unfrozen(made, self._trainable)
 
+    @renamed(ridge="alpha", rtol="tol")
     def solve(
         self,
         part: Part,
         *,
-        ridge: float = 0.0,
+        alpha: float = 0.0,
         weights: Tensor | str | None = None,
         method: str = "auto",
-        cutoff: float | None = None,
-        rtol: float = 1e-8,
-        max_iter: int = 1000,
         dtype: torch.dtype = torch.float64,
         memory: str | int | float = "2GiB",
-        store: str | os.PathLike[str] | None = None,
-        progress: bool = False,
+        **options: Any,
     ) -> LinearSolution:
-        """Set u to the minimum of `Σ_i w_i ‖f_lin(x_i) - y_i‖² + ridge ‖u‖²`, of minimum norm where there are many.
+        """Set u to the minimum of `Σ_i w_i ‖f_lin(x_i) - y_i‖² + α ‖u‖²`, of minimum norm where there are many.
 
         Class labels become one-hot rows; floating-point targets are taken as they are. The sum runs over items and outputs: a
-        ridge λ beside a loss that is a mean over n items and c outputs is `ridge = n c λ` here. In coordinates "w", ridge and
-        norm are those of w. `method`: "dense" forms the Jacobian, (n c) × p, and takes its SVD or QR; "kernel" solves the
+        penalty λ beside a loss that is a mean over n items and c outputs is `alpha = n c λ` here. In coordinates "w", penalty
+        and norm are those of w. `method`: "dense" forms the Jacobian, (n c) × p, and takes its SVD or QR; "kernel" solves the
         system of the empirical NTK, (n c) × (n c); "lsmr" and "cg" (on that kernel) use products with the Jacobian alone, to
-        `rtol` or `max_iter` iterations; "auto" takes the first of dense, kernel and lsmr that fits `memory` and time. `cutoff`:
-        singular values up to this part of the largest count as zero (None: rounding of `dtype`). `store` keeps the kernel of
-        "kernel" and "cg" on disk.
+        `tol=1e-8` or `max_iter=1000` iterations; "auto" takes the first of dense, kernel and lsmr that fits `memory` and time.
+        `cutoff=`: singular values up to this part of the largest count as zero (None: rounding of `dtype`). `store=` keeps the
+        kernel of "kernel" and "cg" on disk. `progress=True` shows how far iterations are.
         """
         start = self._start()
         problem = Problem(
@@ -159,7 +156,7 @@ class Linearized(nn.Module):
             origin=start if self.coordinates == "w" else None,
             dtype=dtype,
         )
-        settings = Settings(method, ridge, cutoff, rtol, max_iter, parse_bytes(memory), store, progress)
+        settings = Settings(method=method, alpha=alpha, memory=parse_bytes(memory), **options)
         with self._making.surroundings():
             found, solution = solve(problem, settings)
         own = dict(getattr(self, self.coordinates).named_parameters())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core.checked import Fraction
+from ntkscope.core.checked import Fraction, renamed
 from ntkscope.linalg import Gram, minimum_norm_solve
 from ntkscope.linalg.solvers.minimum_norm import default_cutoff
 from ntkscope.surrogates._base import LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array, keep
@@ -18,12 +18,13 @@ from ntkscope.surrogates.registry import SURROGATES
 class _MinimumNorm(LeastSquares):
     """What regression and classification share; abstract."""
 
-    def __init__(self, rtol: Fraction | None = None) -> None:
+    @renamed(rtol="tol")
+    def __init__(self, tol: Fraction | None = None) -> None:
         keep(locals())
 
     def _solve(self, gram: Gram, columns: Tensor, weights: Tensor | None) -> None:
         """`c = S (S K S)⁺ S Y`, S² the weights: a point of weight 0 has coefficient 0."""
-        cutoff = default_cutoff(gram) if self.rtol is None else self.rtol
+        cutoff = default_cutoff(gram) if self.tol is None else self.tol
         if weights is None:
             found = minimum_norm_solve(gram, columns, cutoff)
             solution = found.solution
@@ -42,7 +43,7 @@ class _MinimumNorm(LeastSquares):
 class MinimumNorm(_MinimumNorm, LeastSquaresRegressor):
     """`f(x) = κ(x, X) K⁺ y`: of the functions that fit y best, the one of smallest norm; O(n³).
 
-    Eigenvalues below `rtol` times the largest count as zero (n rounding units of the kernel's dtype when None); a singular
+    Eigenvalues below `tol` times the largest count as zero (n rounding units of the kernel's dtype when None); a singular
     kernel therefore needs no jitter, and `rank_`, `cutoff_` and `residual_` say what was left out. With sample weights v
     the fit is best in `Σ_i v_i (y_i - f(x_i))²`: `c = S (S K S)⁺ S y`, S² = diag(v), and cut-off, rank and residual are
     those of `S K S`: Qadeer et al., in the PNNL report (2023), equations 13 and 14.

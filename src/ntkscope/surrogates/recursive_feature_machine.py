@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import from_numpy, one_hot, tensor_of
-from ntkscope.core.checked import SQUARES, CountOrZero, NonNegative, Positive, Several, check_options, ranged
+from ntkscope.core.checked import SQUARES, CountOrZero, NonNegative, Positive, Several, check_options, ranged, renamed
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.surrogates._base import Array, ScoreClassifier, ScoreRegressor, as_array, keep
 from ntkscope.surrogates._checks import class_labels, float_targets, value_errors
@@ -30,15 +30,16 @@ class _RecursiveFeatures(BaseEstimator):
     intercept_: Array
     metric_: Array
     bandwidth_: float
-    ridge_: float
+    alpha_: float
     iterations_: int
     path_: tuple[RecursiveStep, ...]
 
+    @renamed(ridge="alpha")
     def __init__(
         self,
         kernel: Annotated[str, KINDS] = "laplace",
         bandwidth: Positive | None = None,
-        ridge: NonNegative | None = None,
+        alpha: NonNegative | None = None,
         iterations: CountOrZero | None = None,
         diagonal: bool = False,
         *,
@@ -53,7 +54,7 @@ class _RecursiveFeatures(BaseEstimator):
         settings = Settings(
             kind=self.kernel,
             bandwidth=self.bandwidth,
-            ridge=self.ridge,
+            ridge=self.alpha,
             iterations=self.iterations,
             diagonal=self.diagonal,
             intercept=self.fit_intercept,
@@ -73,7 +74,7 @@ class _RecursiveFeatures(BaseEstimator):
         found = learned.regression
         self.coef_, self.intercept_ = np.ascontiguousarray(as_array(found.coef).T), as_array(found.intercept)
         self.metric_ = as_array(learned.problem.metric.matrix)
-        self.bandwidth_, self.ridge_, self.iterations_ = found.kernel.bandwidth, found.ridge, learned.iteration
+        self.bandwidth_, self.alpha_, self.iterations_ = found.kernel.bandwidth, found.ridge, learned.iteration
         self.path_ = learned.steps
 
     def _points(self, X: Any) -> tuple[Learned, Float64[Tensor, "m r"]]:
@@ -82,6 +83,11 @@ class _RecursiveFeatures(BaseEstimator):
         learned: Learned = self._learned
         inputs = as_inputs(self, X, reset=False).to(learned.problem.points.device)
         return learned, learned.problem.metric.mapped(inputs - self._centre)
+
+    @property
+    def ridge_(self) -> float:
+        """`alpha_` by its old name."""
+        return self.alpha_
 
     def logits(self, X: Any) -> Array:
         """The outputs as a matrix (n_test, outputs); by tiles, O(n_test n_train (d + outputs))."""
@@ -117,12 +123,12 @@ class RecursiveFeatureMachine(_RecursiveFeatures, ScoreRegressor):
     """Kernel ridge regression on inputs whose metric is learned: `f(x) = b + Σ_i c_i κ(‖x - x_i‖_M / L)`, `M ← AGOP of f`.
 
     `kernel` is "laplace", `exp(-‖x - z‖_M / L)`, or "gaussian", `exp(-‖x - z‖²_M / 2L²)`, `‖v‖²_M = vᵀ M v`. From M = I on, the
-    regression `Σ (y_i - f(x_i))² + λ cᵀKc` (λ is `ridge`, b free unless `fit_intercept=False`) and the average gradient outer
+    regression `Σ (y_i - f(x_i))² + λ cᵀKc` (λ is `alpha`, b free unless `fit_intercept=False`) and the average gradient outer
     product `M = 1/n Σ_i Σ_l ∇f_l(x_i) ∇f_l(x_i)ᵀ`, divided by its largest entry, follow each other `iterations` times, then one
     last regression. `diagonal=True` learns one weight per feature. Pairs of points that coincide in the metric are left out of
     gradients of the Laplace kernel, which has none there. Inputs should be of one scale (`StandardScaler`).
 
-    What is None is chosen. Bandwidth and ridge have the least mean squared leave-one-out error, in closed form, anew in every
+    What is None is chosen. Bandwidth and alpha have the least mean squared leave-one-out error, in closed form, anew in every
     metric, by descent on a grid from the last ones. Metrics follow until two in a row have not lowered that error, at most 10
     times. It is exact in its metric, but the metric has seen the point that is left out (on targets that are noise it falls
     all the same), so `iterations` is the number with the least error on points that the whole recursion has not seen, over
@@ -130,7 +136,7 @@ class RecursiveFeatureMachine(_RecursiveFeatures, ScoreRegressor):
     regression, some eight times that where something is chosen; two (n, n) matrices must fit into `memory`, and tiles keep the
     rest within it. In float64, on the device of the inputs.
 
-    Fitted: `metric_` (d, d), or (d,) if diagonal, `coef_` (outputs, n), `intercept_`, `bandwidth_`, `ridge_`, `iterations_`,
+    Fitted: `metric_` (d, d), or (d,) if diagonal, `coef_` (outputs, n), `intercept_`, `bandwidth_`, `alpha_`, `iterations_`,
     and `path_`, every regression with its settings and errors. Radhakrishnan, Beaglehole, Pandit & Belkin, Science 383 (2024).
 
     >>> random = np.random.default_rng(0)

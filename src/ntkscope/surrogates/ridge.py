@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.checked import Count, NonNegative, Positive
+from ntkscope.core.checked import Count, NonNegative, Positive, renamed
 from ntkscope.linalg import (
     Gram,
     NumericalWarning,
@@ -35,12 +35,13 @@ OBJECTIVE = 1e-6  # how far above its minimum the objective may be, relative to 
 class _Ridge(LeastSquares):
     """What regression and classification share; abstract."""
 
+    @renamed(rtol="tol")
     def __init__(
         self,
         alpha: NonNegative = 1.0,
         *,
         solver: Literal["auto", "cholesky", "cg"] = "auto",
-        rtol: Positive = 1e-8,
+        tol: Positive = 1e-8,
         max_iter: Count = 1000,
         preconditioner: Literal["nystrom", "block-jacobi", "none"] = "nystrom",
         rank: Count = 256,
@@ -60,7 +61,7 @@ class _Ridge(LeastSquares):
             if alpha == 0:
                 raise UsageError("got alpha=0 with solver='cg'; expected alpha > 0, or solver='cholesky'")
             helper = self._helper(system, alpha)
-            iterated = conjugate_gradient(system, scale * columns, alpha, helper, self.rtol, self.max_iter)
+            iterated = conjugate_gradient(system, scale * columns, alpha, helper, self.tol, self.max_iter)
             solution, self.n_iter_, self.converged_ = iterated.solution, max(1, iterated.iterations), iterated.converged
             self.n_passes_ = iterated.passes + (self.preconditioner == "nystrom") + 1  # one pass checks for NaN
         self._check(system, scale * columns, alpha, solution)
@@ -90,7 +91,7 @@ class _Ridge(LeastSquares):
             warnings.warn(
                 f"{type(self).__name__}(alpha={alpha:.3g}) left its objective up to {self.gap_:.2g} above its minimum"
                 f" (relative): the kernel is too large or too ill-conditioned for this ridge in double precision; raise"
-                " alpha, lower rtol (solver='cg'), or use MinimumNorm",
+                " alpha, lower tol (solver='cg'), or use MinimumNorm",
                 NumericalWarning,
                 stacklevel=4,
             )
@@ -150,7 +151,7 @@ class KernelRidge(_Ridge, LeastSquaresRegressor):
 
     Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`, `gap_` (how far above its minimum the objective
     of an output may be, relative to it; with alpha=0 the share of the targets that is not fitted), `converged_` (`gap_` is
-    within 1e-6, and conjugate gradients reached `rtol`; a warning where not), `n_passes_` (products with K; 0 where it was
+    within 1e-6, and conjugate gradients reached `tol`; a warning where not), `n_passes_` (products with K; 0 where it was
     formed).
 
     >>> ridge = KernelRidge(alpha=1.0).fit(3 * np.eye(2), [4.0, 8.0])

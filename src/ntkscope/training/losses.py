@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntkscope.core import Registry, UsageError
+from ntkscope.core.arguments import one_hot
 from ntkscope.core.checked import Share
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -63,14 +64,7 @@ class CrossEntropy(Loss):
                     f" class numbers (n,) of an integer type, or probabilities (n, {classes})"
                 )
             return
-        if targets.ndim != 1:
-            raise UsageError(f"cross-entropy got class numbers of shape {tuple(targets.shape)}; expected (n,)")
-        low, high = int(targets.min()), int(targets.max())
-        if low < 0 or high >= classes:
-            raise UsageError(
-                f"labels run from {low} to {high} but the network has {classes} outputs; expected labels in"
-                f" 0 ... {classes - 1}: renumber the labels, or build the network with classes={high + 1}"
-            )
+        check_class_numbers(targets, classes)
 
     def names_classes(self, targets: Tensor) -> bool:
         return True
@@ -80,29 +74,31 @@ class CrossEntropy(Loss):
 
 
 class _Regression(Loss):
-    """What the losses between real numbers share: outputs and targets of one shape, (n, 1) and (n,) being the same."""
+    """What the losses between real numbers share: outputs and targets of one shape, (n, 1) and (n,) being the same.
+
+    Class numbers, of an integer type, stand for one-hot rows.
+    """
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         if not targets.is_floating_point():
-            raise UsageError(
-                f"{type(self).__name__} got targets of type {targets.dtype}; expected real numbers: for class numbers"
-                " use torch.nn.functional.one_hot(y).float(), or loss='cross_entropy'"
-            )
-        if _columns(outputs).shape[1:] != _columns(targets).shape[1:]:
+            check_class_numbers(targets, _columns(outputs).shape[1])
+        elif _columns(outputs).shape[1:] != _columns(targets).shape[1:]:
             raise UsageError(
                 f"{type(self).__name__} got outputs of shape {tuple(outputs.shape)} and targets of shape"
                 f" {tuple(targets.shape)}; expected the same shape after the first axis"
             )
 
     def names_classes(self, targets: Tensor) -> bool:
-        """One-hot rows of several columns, or a single column of -1 and 1."""
+        """Class numbers, one-hot rows of several columns, or a single column of -1 and 1."""
+        if not targets.is_floating_point():
+            return True
         columns = _columns(targets)
         if columns.ndim == 2 and columns.shape[1] > 1:
             return bool(((columns == 0) | (columns == 1)).all() and (columns.sum(1) == 1).all())
         return bool((columns.abs() == 1).all())
 
     def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        outputs, targets = _columns(outputs), _columns(targets)
+        outputs, targets = _rows(outputs, targets)
         if outputs.shape[1] > 1:
             return outputs.argmax(1) == targets.argmax(1)
         return (outputs > 0).flatten() == (targets > 0).flatten()
@@ -113,7 +109,8 @@ class MeanSquared(_Regression):
     """(f(x) - y)², averaged over the outputs."""
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (_columns(outputs) - _columns(targets)).square().flatten(1).mean(1)
+        outputs, targets = _rows(outputs, targets)
+        return (outputs - targets).square().flatten(1).mean(1)
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,8 @@ class MeanAbsolute(_Regression):
     """|f(x) - y|, averaged over the outputs."""
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (_columns(outputs) - _columns(targets)).abs().flatten(1).mean(1)
+        outputs, targets = _rows(outputs, targets)
+        return (outputs - targets).abs().flatten(1).mean(1)
 
 
 @dataclass(frozen=True)
@@ -211,6 +209,33 @@ def objective(
     if each.ndim == 0:
         raise UsageError("got item weights with a loss that returns one number; return one number per item instead")
     return (weights * each).sum() * ((items or len(each)) / len(each))
+
+
+def check_class_numbers(targets: Tensor, outputs: int) -> None:
+    """Raise `UsageError` unless these name classes, each of which has an output."""
+    if targets.ndim != 1:
+        raise UsageError(
+            f"got class numbers of shape {tuple(targets.shape)}; expected (n,), or floating-point targets (n, {outputs})"
+        )
+    if outputs == 1:
+        raise UsageError(
+            "got class numbers for a network with one output; expected numbers, such as -1.0 and 1.0: convert them with"
+            " 2.0 * y - 1.0"
+        )
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= outputs:
+        raise UsageError(
+            f"labels run from {low} to {high} but the network has {outputs} outputs; expected labels in"
+            f" 0 ... {outputs - 1}: renumber the labels, or build the network with classes={high + 1}"
+        )
+
+
+def _rows(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of one shape: class numbers as one-hot rows."""
+    outputs = _columns(outputs)
+    if targets.is_floating_point():
+        return outputs, _columns(targets)
+    return outputs, one_hot(targets, outputs.shape[1]).to(outputs.dtype)
 
 
 def _columns(x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class Concat(Branches):
 
     >>> from ntkscope.infinite import Dense, Relu, serial
     >>> serial(Dense(), Concat((Dense(3.0), Dense(0.1))), Relu(), Dense()).layers[1].branches[1].layers[-1]
-    Relu(normalise=False)
+    Relu(normalize=False)
     """
 
     shares: tuple[NonNegative, ...] | None = None

@@ -31,7 +31,7 @@ class Erf(Nonlinearity):
     1.0
     """
 
-    normalise: bool = False
+    normalize: bool = False
 
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         # The arc sine of Σ / √… is ill-conditioned at equal inputs of large size, the arc tangent nowhere.

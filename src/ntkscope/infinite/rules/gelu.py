@@ -29,7 +29,7 @@ class Gelu(Nonlinearity):
     Smooth also at equal inputs. Tsuchida et al. (2021) give the first.
     """
 
-    normalise: bool = False
+    normalize: bool = False
 
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         D = (1 + q1) + q2 + gap(cov, q1, q2, LARGE)

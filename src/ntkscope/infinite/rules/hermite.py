@@ -51,7 +51,7 @@ class Activation(Nonlinearity):
 
     fn: Callable[[Tensor], Tensor]
     terms: Several | None = None
-    normalise: bool = False
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         if self.terms is not None and self.terms < 2:
@@ -63,7 +63,7 @@ class Activation(Nonlinearity):
         points = torch.linspace(-9, 9, 61, dtype=torch.float64)
         with torch.no_grad():
             digest = hashlib.sha256(self.function(points).detach().cpu().numpy().tobytes()).hexdigest()[:8]
-        options = "".join(f", {name}={getattr(self, name)}" for name in ("terms", "normalise") if getattr(self, name))
+        options = "".join(f", {name}={getattr(self, name)}" for name in ("terms", "normalize") if getattr(self, name))
         return f"Activation({shown} #{digest}{options})"
 
     def shape(self, given: Shape, path: str) -> Shape:

@@ -129,7 +129,7 @@ class Relu(Kinked):
     2.0
     """
 
-    normalise: bool = False
+    normalize: bool = False
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -143,7 +143,7 @@ class LeakyRelu(Kinked):
     """max(x, 0) + a min(x, 0)."""
 
     a: float | int = 0.01
-    normalise: bool = False
+    normalize: bool = False
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -156,7 +156,7 @@ class LeakyRelu(Kinked):
 class Abs(Kinked):
     """|x|; c_σ = 1."""
 
-    normalise: bool = False
+    normalize: bool = False
 
     @property
     def slopes(self) -> tuple[float, float]:

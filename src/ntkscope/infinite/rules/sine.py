@@ -69,7 +69,7 @@ class Sin(Wave):
 
     a: float | int = 1.0
     b: float | int = 0.0
-    normalise: bool = False
+    normalize: bool = False
 
     @property
     def wave(self) -> tuple[float, float, float, float]:
@@ -84,7 +84,7 @@ class Cos(Wave):
 
     a: float | int = 1.0
     b: float | int = 0.0
-    normalise: bool = False
+    normalize: bool = False
 
     @property
     def wave(self) -> tuple[float, float, float, float]:
@@ -98,7 +98,7 @@ class Rbf(Wave):
     """√2 sin(√(2γ) x + π/4), for which E[σσ] = exp(−γ (q₁ + q₂ − 2Σ))."""
 
     gamma: Positive = 1.0
-    normalise: bool = False
+    normalize: bool = False
 
     @property
     def wave(self) -> tuple[float, float, float, float]:

@@ -47,7 +47,7 @@ class LinearSolution:
     """Singular values up to this part of the largest counted as zero; None likewise."""
     iterations: int | None
     converged: bool
-    """Iterative roads: `rtol` was reached. Direct ones: the system was solved without jitter."""
+    """Iterative roads: `tol` was reached. Direct ones: the system was solved without jitter."""
     seconds: float
     warnings: tuple[str, ...]
 
@@ -69,14 +69,14 @@ class _Found:
 class Settings:
     """How a problem is solved; `Linearized.solve` says what each of them does."""
 
-    method: Annotated[str, METHODS]
-    ridge: NonNegative
-    cutoff: Fraction | None
-    rtol: Tolerance
-    max_iter: Count
-    memory: int
-    store: str | os.PathLike[str] | None
-    progress: bool
+    method: Annotated[str, METHODS] = "auto"
+    alpha: NonNegative = 0.0
+    cutoff: Fraction | None = None
+    tol: Tolerance = 1e-8
+    max_iter: Count = 1000
+    memory: int = 2 * 2**30
+    store: str | os.PathLike[str] | None = None
+    progress: bool = False
 
 
 def solve(problem: Problem, settings: Settings) -> tuple[Params, LinearSolution]:
@@ -109,7 +109,7 @@ def solve(problem: Problem, settings: Settings) -> tuple[Params, LinearSolution]
 
 def _report(system: TangentSystem, method: str, found: _Found, settings: Settings, seconds: float) -> LinearSolution:
     residual = system.b - system.matvec(found.vector[:, None])[:, 0]
-    gradient = system.rmatvec(residual[:, None])[:, 0] - settings.ridge * found.vector
+    gradient = system.rmatvec(residual[:, None])[:, 0] - settings.alpha * found.vector
     first = system.rmatvec(system.b[:, None])[:, 0]
     return LinearSolution(
         method=method,
@@ -166,7 +166,7 @@ def _fitting(shape: tuple[int, int], settings: Settings) -> str:
     flops = float(rows) * parameters * min(shape)
     if dense_bytes(*shape) <= settings.memory and flops <= DENSE_FLOPS:
         return "dense"
-    if kernel_bytes(*shape) <= settings.memory and rows <= (EIGENVECTORS if settings.ridge else FLOAT64_BELOW):
+    if kernel_bytes(*shape) <= settings.memory and rows <= (EIGENVECTORS if settings.alpha else FLOAT64_BELOW):
         return "kernel"
     if settings.cutoff is not None:
         raise UsageError(
@@ -183,22 +183,22 @@ def _dense(system: TangentSystem, settings: Settings) -> _Found:
     weights = system.weights.repeat_interleave(system.outputs)
     # b carries √w already, and a row of weight 0 has no say
     targets = torch.where(system.roots > 0, system.b / system.roots, 0.0)
-    found = least_squares(system.dense(), targets, ridge=settings.ridge, weights=weights, rtol=settings.cutoff)
+    found = least_squares(system.dense(), targets, ridge=settings.alpha, weights=weights, rtol=settings.cutoff)
     return _Found(found.solution.to(torch.float64), found.rank, found.cutoff)
 
 
 def _kernel(system: TangentSystem, settings: Settings) -> _Found:
     gram = system.gram(settings.memory, settings.store, settings.progress)
-    if settings.ridge > 0 and settings.cutoff is None:
-        solved = cholesky_solve(gram, system.b, settings.ridge)
+    if settings.alpha > 0 and settings.cutoff is None:
+        solved = cholesky_solve(gram, system.b, settings.alpha)
         return _Found(
             system.rmatvec(solved.solution.to(system.b)[:, None])[:, 0],
             converged=solved.jitter == 0,
             warnings=solved.warnings,
         )
-    if settings.ridge > 0:
+    if settings.alpha > 0:
         raise UsageError(
-            f"got ridge={settings.ridge} and cutoff={settings.cutoff} for method 'kernel'; expected one of them: leave cutoff="
+            f"got alpha={settings.alpha} and cutoff={settings.cutoff} for method 'kernel'; expected one of them: leave cutoff="
             " out, or take method='dense'"
         )
     squared = None if settings.cutoff is None else settings.cutoff**2  # eigenvalues are squares of singular values
@@ -212,8 +212,8 @@ def _lsmr(system: TangentSystem, settings: Settings) -> _Found:
         found = lsmr(
             system,
             system.b[:, None],
-            ridge=settings.ridge,
-            rtol=settings.rtol,
+            ridge=settings.alpha,
+            rtol=settings.tol,
             max_iter=settings.max_iter,
             callback=lambda step, test: bar.advance(),
         )
@@ -227,8 +227,8 @@ def _cg(system: TangentSystem, settings: Settings) -> _Found:
         found = conjugate_gradient(
             gram,
             system.b,
-            settings.ridge,
-            rtol=settings.rtol,
+            settings.alpha,
+            rtol=settings.tol,
             max_iter=settings.max_iter,
             callback=lambda step, residual: bar.advance(),
         )

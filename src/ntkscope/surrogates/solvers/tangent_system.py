@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Params, Part, UsageError
+from ntkscope.core.arguments import one_hot
 from ntkscope.core.model.tree import take
 from ntkscope.kernels import Tangent, kernel
 from ntkscope.linalg import Gram, OperatorGram
@@ -20,6 +21,7 @@ from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tangent.model.subject import place, quiet
 from ntkscope.tangent.operators.jacobian import Jacobian
 from ntkscope.training.evaluation import Weights, item_weights
+from ntkscope.training.losses import check_class_numbers
 
 T = TypeVar("T")
 BLOCK = {"cpu": 256, "cuda": 4096}  # samples that pass through the network at a time
@@ -174,21 +176,8 @@ class TangentSystem:
 def regression_targets(y: Tensor, outputs: int) -> Float[Tensor, "n c"]:
     """Targets as rows of numbers in float64: class labels become one-hot rows, a single column may be (n,)."""
     if not y.is_floating_point():
-        if y.dim() != 1:
-            raise UsageError(
-                f"got class labels of shape {tuple(y.shape)}; expected (n,), or floating-point targets (n, c)"
-            )
-        low, high = int(y.min()), int(y.max())
-        if outputs == 1:
-            raise UsageError(
-                "got class labels for a network with one output; expected numbers, such as -1.0 and 1.0: convert them with"
-                " 2.0 * y - 1.0"
-            )
-        if low < 0 or high >= outputs:
-            raise UsageError(
-                f"labels run from {low} to {high} but the network has {outputs} outputs; expected labels in 0 ... {outputs - 1}"
-            )
-        return torch.nn.functional.one_hot(y.long(), outputs).to(torch.float64)
+        check_class_numbers(y, outputs)
+        return one_hot(y, outputs)
     rows = y.detach()[:, None] if y.dim() == 1 else y.detach()
     if rows.shape != (len(y), outputs):
         raise UsageError(f"got targets of shape {tuple(y.shape)} for {outputs} outputs; expected ({len(y)}, {outputs})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Registry, Snapshot, UsageError, derive_seed
-from ntkscope.core.arguments import as_device
-from ntkscope.core.checked import Count, NonNegative, Positive
+from ntkscope.core.checked import Count, NonNegative, Positive, checked, renamed
 from ntkscope.core.model.copies import own_copy
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
@@ -52,6 +51,26 @@ class Adaptation:
     """Loss and accuracy on the validation part after each epoch."""
 
 
+@checked
+@dataclass(frozen=True, eq=False)
+class MethodOptions:
+    """What the methods of `adapt` take besides the settings of a run."""
+
+    standardize: bool = True
+    std: NonNegative | None = 0.02
+    rank: Count = 8
+    alpha: Positive = 16.0
+    targets: Iterable[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.targets, str):
+            raise UsageError(
+                f"got targets={self.targets!r}, one text; expected several names, such as ({self.targets!r},)"
+            )
+        if self.targets is not None:
+            object.__setattr__(self, "targets", tuple(self.targets))
+
+
 @dataclass(frozen=True, eq=False)
 class _Job:
     """One adaptation: a network of our own with its new head, the data, and the settings."""
@@ -61,11 +80,7 @@ class _Job:
     part: Part
     validation: Part | None
     settings: Settings
-    standardise: bool
-    std: float | None
-    rank: int
-    alpha: float
-    targets: tuple[str, ...] | None
+    method: MethodOptions
     progress: bool
 
 
@@ -80,35 +95,20 @@ class _Trained:
 METHODS: Registry[Callable[[_Job], _Trained]] = Registry("adaptation method")
 
 
-def adapt(
-    model: nn.Module,
-    part: Part,
-    *,
-    method: str = "linear-probe",
-    validation: Part | None = None,
-    classes: Count | None = None,
-    head: str | None = None,
-    standardise: bool = True,
-    std: NonNegative | None = 0.02,
-    rank: Count = 8,
-    alpha: Positive = 16.0,
-    targets: Iterable[str] | None = None,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-    progress: bool = False,
-    **options: Any,
-) -> nn.Module:
+@renamed(standardise="standardize")
+def adapt(model: nn.Module, part: Part, *, method: str = "linear-probe", **options: Any) -> nn.Module:
     """A copy of `model` adapted to `part`: a new head, and as much of the rest as `method` says; `model` stays as it is.
 
     - "linear-probe": the head alone, a logistic regression on what the last hidden layer gives in evaluation mode. These
-      features are computed once; `standardise` scales them by the training items and puts the scaling into the head.
-    - "random-features": the same on weights drawn afresh, matrices with standard deviation `std` (`redraw_network`).
+      features are computed once; `standardize=True` scales them by the training items and puts the scaling into the head.
+    - "random-features": the same on weights drawn afresh, matrices with standard deviation `std=0.02` (`redraw_network`).
     - "fine-tune": all weights that require gradients.
-    - "lora": adapters of `rank` on the layers whose names end with one of `targets` (None: attention's matrices), and the
-      head; the adapters are added to the matrices, so that the result has the layers and parameters of `model`.
+    - "lora": adapters of `rank=8`, scaled by `alpha=16`, on the layers whose names end with one of `targets` (None:
+      attention's matrices), and the head; the adapters are added to the matrices, so that the result has the layers and
+      parameters of `model`.
 
-    The head is the linear layer that returns the outputs (`head`: its name), drawn anew with as many outputs as `classes`.
-    With a `validation` part the weights of the epoch with the highest accuracy there are taken (ties: the lower loss, then
+    The head is the linear layer that returns the outputs (`head=`: its name), drawn anew with as many outputs as `classes=`.
+    With a `validation=` part the weights of the epoch with the highest accuracy there are taken (ties: the lower loss, then
     the earlier epoch; the lowest loss where targets are no classes), else those of the last. `options` are those of `Settings`:
     ten epochs in batches of 16 unless they say otherwise; Adam at 1e-3 for probes, AdamW at 2e-5 for fine-tuning and at 1e-4
     for adapters. The result is in evaluation mode, as kernels need it. Hu et al. (2022) for adapters.
@@ -118,25 +118,10 @@ def adapt(
     >>> adapt(body, part, lr=0.1, epochs=50)(part.x).argmax(1).tolist()
     [0, 1]
     """
-    return adaptation(
-        model,
-        part,
-        method=method,
-        validation=validation,
-        classes=classes,
-        head=head,
-        standardise=standardise,
-        std=std,
-        rank=rank,
-        alpha=alpha,
-        targets=targets,
-        seed=seed,
-        device=device,
-        progress=progress,
-        **options,
-    ).model
+    return adaptation(model, part, method=method, **options).model
 
 
+@renamed(standardise="standardize")
 def adaptation(
     model: nn.Module,
     part: Part,
@@ -145,29 +130,21 @@ def adaptation(
     validation: Part | None = None,
     classes: Count | None = None,
     head: str | None = None,
-    standardise: bool = True,
-    std: NonNegative | None = 0.02,
-    rank: Count = 8,
-    alpha: Positive = 16.0,
-    targets: Iterable[str] | None = None,
-    seed: int = 0,
-    device: torch.device | str | None = None,
     progress: bool = False,
     **options: Any,
 ) -> Adaptation:
     """`adapt`, with what it found."""
     train = METHODS[method]
-    _check(model, part, validation, targets)
+    _check(model, part, validation)
+    own = MethodOptions(**{f.name: options.pop(f.name) for f in fields(MethodOptions) if f.name in options})
     _check_options(method, options)
-    settings = _settings(method, part, seed, options)
-    made = own_copy(model, "that copy is trained").to(as_device(device, auto=False))
+    settings = _settings(method, part, options)
+    made = own_copy(model, "that copy is trained").to(settings.device)
     where = next(made.parameters()).device
     name = find_head(made, part.take(range(min(FEW, len(part)))).to(where).x, head)
-    made = replace_head(made, name, classes, derive_seed(seed, "adapt"))
+    made = replace_head(made, name, classes, derive_seed(settings.seed, "adapt"))
     _check_labels(part, validation, made.get_submodule(name), settings)
-    ends = None if targets is None else tuple(targets)
-    job = _Job(made, name, part, validation, settings, standardise, std, rank, alpha, ends, progress)
-    done = train(job)
+    done = train(_Job(made, name, part, validation, settings, own, progress))
     return Adaptation(done.model.eval(), method, name, done.parameters, done.epoch, done.validation)
 
 
@@ -177,7 +154,7 @@ def _linear_probe(job: _Job) -> _Trained:
     assert isinstance(head, nn.Linear)
     features = head_inputs(job.model, job.head, job.part.x)
     mean, scale = torch.zeros_like(features[0]), torch.ones_like(features[0])
-    if job.standardise:
+    if job.method.standardize:
         mean, scale = _moments(features)
         if head.bias is None:
             mean = torch.zeros_like(mean)  # nowhere to put it
@@ -197,7 +174,7 @@ def _linear_probe(job: _Job) -> _Trained:
 @METHODS.register("random-features")
 def _random_features(job: _Job) -> _Trained:
     head = copy.deepcopy(job.model.get_submodule(job.head))  # a layer of ours
-    redraw_network(job.model, derive_seed(job.settings.seed, "random features"), job.std)
+    redraw_network(job.model, derive_seed(job.settings.seed, "random features"), job.method.std)
     job.model.get_submodule(job.head).load_state_dict(head.state_dict())
     return _linear_probe(job)
 
@@ -210,11 +187,11 @@ def _fine_tune(job: _Job) -> _Trained:
 @METHODS.register("lora")
 def _lora(job: _Job) -> _Trained:
     wanted = {name: p.requires_grad for name, p in job.model.named_parameters()}
-    names = adapter_targets(job.model, job.head, job.targets)
+    names = adapter_targets(job.model, job.head, job.method.targets)
     where = sorted({p.device for p in job.model.parameters() if p.device.type == "cuda"}, key=str)
     with torch.random.fork_rng(devices=where):
         torch.manual_seed(derive_seed(job.settings.seed, "adapters"))
-        adapted = add_adapters(job.model, names, rank=job.rank, alpha=job.alpha)
+        adapted = add_adapters(job.model, names, rank=job.method.rank, alpha=job.method.alpha)
     job.model.get_submodule(job.head).requires_grad_(True)
     found = _train(job.model, job.part, job.validation, job.settings, job.progress)
     merged = merge_adapters(adapted)
@@ -257,8 +234,8 @@ def _count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def _settings(method: str, part: Part, seed: int, options: Mapping[str, Any]) -> Settings:
-    defaults = {**DEFAULTS.get(method.lower(), PROBE), "epochs": 10, "batch_size": 16, "seed": seed, "measure": False}
+def _settings(method: str, part: Part, options: Mapping[str, Any]) -> Settings:
+    defaults = {**DEFAULTS.get(method.lower(), PROBE), "epochs": 10, "batch_size": 16, "measure": False}
     if "steps" in options:
         del defaults["epochs"]
     chosen = {**defaults, **options}
@@ -267,14 +244,12 @@ def _settings(method: str, part: Part, seed: int, options: Mapping[str, Any]) ->
     return as_settings(None, chosen)
 
 
-def _check(model: nn.Module, part: Part, validation: Part | None, targets: Iterable[str] | None) -> None:
+def _check(model: nn.Module, part: Part, validation: Part | None) -> None:
     if not any(True for _ in model.parameters()):
         raise UsageError(f"{type(model).__name__} has no parameters to adapt")
     for name, value in (("part", part), ("validation", validation)):
         if value is not None and len(value) == 0:
             raise UsageError(f"got an empty {name} part; expected at least one item")
-    if isinstance(targets, str):
-        raise UsageError(f"got targets={targets!r}, one text; expected several names, such as ({targets!r},)")
 
 
 def _check_options(method: str, options: Mapping[str, Any]) -> None:

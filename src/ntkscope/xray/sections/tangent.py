@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Part, UsageError
+from ntkscope.core.arguments import one_hot
 from ntkscope.core.model.calling import call
 from ntkscope.core.model.tree import move, take
 from ntkscope.data.subsets import stratified
@@ -104,7 +105,7 @@ def targets(y: Tensor, width: int) -> Float64[Tensor, "n c"]:
     """
     if width == 1:
         return (2.0 * y.double() - 1.0)[:, None]
-    return torch.nn.functional.one_hot(y.long(), width).double()
+    return one_hot(y, width)
 
 
 def bounded(answers: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
@@ -131,7 +132,7 @@ def _reading(name: str, found: Tensor, goal: Tensor, answers: Tensor) -> Reading
 
 
 def _readout(context: Context, part: Part, ridge: float) -> Tensor:
-    solved = retrain_last_layer(context.model, part, ridge=ridge, device=context.device)
+    solved = retrain_last_layer(context.model, part, alpha=ridge, device=context.device)
     return outputs(solved, context.test.x, context.device)
 
 
@@ -139,7 +140,7 @@ def _tangent(context: Context, part: Part, ridge: float) -> Tensor:
     linear = linearize(context.model, params=context.params)
     if context.device is not None:
         linear = linear.to(context.device)
-    linear.solve(part, ridge=ridge, method="kernel", memory=context.memory // 2)
+    linear.solve(part, alpha=ridge, method="kernel", memory=context.memory // 2)
     return _answers(linear, context)
 
 
