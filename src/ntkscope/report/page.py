@@ -23,7 +23,7 @@ from ntkscope.report.scores import write_scores
 from ntkscope.report.source import Section, Source, mapping
 from ntkscope.report.tracking import TRACKING, tracking
 from ntkscope.report.views import draw
-from ntkscope.report.views._findings import findings, regression_findings
+from ntkscope.report.views._findings import findings
 
 FILE = "page.html"
 _KINDS = {COMPARISON: comparison, TRACKING: tracking}  # records with a page of their own
@@ -100,7 +100,7 @@ def _xray(record: Record, files: tuple[str, ...] = ()) -> Markup:
     return document(
         f"{_title(source)} – ntkscope",
         [_header(source), *shown, popover(source.regression), _dialog()],
-        links=[(_anchor(section.name), section.title) for section in sections],
+        links=[(section.anchor, section.title) for section in sections],
         data=data,
         style=source.items.style(),
         foot=foot(record),
@@ -144,9 +144,7 @@ def _header(source: Source) -> Markup:
 def _findings(source: Source) -> Markup | None:
     """What to act on; a record may hold anything, so a page without its findings is better than none."""
     try:
-        if source.regression:
-            return regression_findings(source.section("output_summary").data, source)
-        return findings(source.section("summary").data, source)
+        return findings(source)
     except (ArithmeticError, AttributeError, LookupError, NtkscopeError, OSError, TypeError, ValueError):
         return None
 
@@ -163,18 +161,9 @@ def foot(record: Record) -> Markup:
     return tag("p", said, " Made from a record on disk; this file loads nothing from the network.")
 
 
-def _anchor(name: str) -> str:
-    """An id for a section, different from every other id on the page.
-
-    >>> _anchor("a b<")
-    's-a-b-'
-    """
-    return "s-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
-
-
 def _section(n: int, section: Section, source: Source) -> tuple[Markup, Mapping[str, Any]]:
     """Title, meaning, confidence, the formula (folded), then the content."""
-    anchor = _anchor(section.name)
+    anchor = section.anchor
     parts = [
         tag("h2", tag("span", str(n), class_="ordinal-mark", aria_hidden="true"), section.title, id=f"{anchor}-title"),
         tag("p", section.meaning, class_="meaning") if section.meaning else None,

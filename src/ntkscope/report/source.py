@@ -14,6 +14,8 @@ from ntkscope.core import Record
 from ntkscope.report.items import Items
 from ntkscope.report.markup import Markup, tag, text
 
+OUTPUT = "output_"  # begins the names of sections that are for regressions alone
+
 
 def field_of(data: Mapping[str, Any], name: str, default: Any = None) -> Any:
     """A field that records of earlier versions lack.
@@ -42,6 +44,20 @@ class Section:
     why: str | None = None
     seconds: float = float("nan")
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def anchor(self) -> str:
+        """An id for the section, different from every other id on the page.
+
+        >>> Section("a b<").anchor
+        's-a-b-'
+        """
+        return "s-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in self.name)
+
+    @property
+    def of_regression(self) -> bool:
+        """Whether this is the form of the section that pages of regressions have."""
+        return self.name.startswith(OUTPUT)
 
     @classmethod
     def read(cls, name: str, value: Any) -> Section:
@@ -102,7 +118,9 @@ class Source:
         return np.asarray(self._arrays[name]) if name in self._arrays else None
 
     def section(self, name: str) -> Section:
-        """One section by its name; its status is `waiting` if the record has none."""
+        """One section by its name, in the form for the record's task; its status is `waiting` if the record has none."""
+        if self.regression and f"section:{OUTPUT}{name}" in self.metrics:
+            name = f"{OUTPUT}{name}"
         return Section.read(name, self.metrics.get(f"section:{name}"))
 
     @cached_property

@@ -25,32 +25,19 @@ UNKNOWN = "not assessed"
 WHY_UNKNOWN = "This record was written by a version of ntkscope that did not assess it; X-ray the network again."
 
 
-def findings(data: Mapping[str, Any], source: Source) -> Markup:
-    """Wrong predictions, doubtful labels, trust: one card each."""
-    cards = [_wrong(data, source), _labels(source), _trust(data, source)]
+def findings(source: Source) -> Markup:
+    """What the network gets wrong or how much it explains, doubtful labels or targets, trust: one card each."""
+    data = source.section("summary").data
+    first = _variance if source.regression else _wrong
+    cards = [first(data, source), _doubtful(source), _trust(data, source)]
     return tag("ul", *(card for card in cards if card is not None), class_="findings")
 
 
-def regression_findings(data: Mapping[str, Any], source: Source) -> Markup:
-    """Of a regression: how much it explains, doubtful targets, trust."""
-    items = number(source.data.get("test_items"))
-    cards = [
-        _card(
-            number(data.get("r2")),
-            "R² of the network",
-            f"on {items} test items: the share of the targets' variance that it explains.",
-            href="#s-output-summary",
-        )
-    ]
-    problems = source.section("output_problems")
-    if problems.status == "done":
-        count, train = int(problems.data["doubtful"]), number(source.data.get("train_items"))
-        title = "doubtful target" if count == 1 else "doubtful targets"
-        said = f"of {train} training items: left out of training, they would be predicted far from their target."
-        cards.append(_card(number(count), title, said, href="#s-output-problems"))
-    word = str(field_of(data, "trust") or UNKNOWN)
-    cards.append(_trust_card(word, str(field_of(data, "trust_why") or ""), href="#s-output-surrogates"))
-    return tag("ul", *cards, class_="findings")
+def _variance(data: Mapping[str, Any], source: Source) -> Markup:
+    said = (
+        f"on {number(source.data.get('test_items'))} test items: the share of the targets' variance that it explains."
+    )
+    return _card(number(data.get("r2")), "R² of the network", said, href="#s-output-summary")
 
 
 def wrong_items(source: Source) -> int | None:
@@ -100,28 +87,35 @@ def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
     return _card(number(wrong), title, *said, href="#s-explain", find="wrong" if wrong else None)
 
 
-def _labels(source: Source) -> Markup | None:
-    if source.section("problems").status != "done":
+def _doubtful(source: Source) -> Markup | None:
+    problems = source.section("problems")
+    if problems.status != "done":
         return None
-    count = len(source.doubtful)
-    title = "doubtful label" if count == 1 else "doubtful labels"
-    items = number(source.data.get("train_items"))
-    said = f"of {items} training items: left out of training, they would be classified differently. Review them one by one."
-    return _card(number(count), title, said if count else f"among {items} training items.", href="#s-problems")
+    items = f"{number(source.data.get('train_items'))} training items"
+    if problems.of_regression:
+        count, what = int(problems.data["doubtful"]), "target"
+        said = f"of {items}: left out of training, they would be predicted far from their target."
+    else:
+        count, what = len(source.doubtful), "label"
+        said = f"of {items}: left out of training, they would be classified differently. Review them one by one."
+        said = said if count else f"among {items}."
+    return _card(number(count), f"doubtful {what}{'' if count == 1 else 's'}", said, href=f"#{problems.anchor}")
 
 
 def _trust(data: Mapping[str, Any], source: Source) -> Markup:
     word = str(field_of(data, "trust") or UNKNOWN)
     why = str(field_of(data, "trust_why") or (WHY_UNKNOWN if word == UNKNOWN else ""))
-    row = best_row(source)
+    row = {} if source.regression else best_row(source)
     said: list[Any] = [why]
     if row:
         target = TARGETS.get(str(field_of(row, "target")), "")
         name = f" Best surrogate: {source.kernel_name(row['kernel'])}{', fitted to ' if target else ''}{target}, τ "
         said += [name, tau(row["tau"]), "."]
-    return _trust_card(word, *said, href="#s-surrogates")
-
-
-def _trust_card(word: str, *said: Any, href: str) -> Markup:
-    link = tag("a", "Trust in the explanations: ", tag("b", word), href=href, class_="finding-head")
+    link = tag(
+        "a",
+        "Trust in the explanations: ",
+        tag("b", word),
+        href=f"#{source.section('surrogates').anchor}",
+        class_="finding-head",
+    )
     return tag("li", link, tag("p", *said, class_="soft"), class_=f"card finding trust {TRUST.get(word, 'quiet')}")

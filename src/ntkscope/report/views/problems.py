@@ -13,66 +13,63 @@ from ntkscope.report.views._review import review
 from ntkscope.report.views.registry import VIEWS
 
 
-@VIEWS.register("problems")
+@VIEWS.register("problems", "output_problems")
 def problems(section: Section, source: Source) -> Drawing:
-    """Three tables, each sortable and exportable; item numbers refer to the whole training set."""
-    data = section.data
+    """A table per kind of problem, each sortable and exportable; item numbers refer to the whole training set."""
+    parts = _of_targets if section.of_regression else _of_labels
+    return parts(section.data, source)
+
+
+def _of_labels(data: Mapping[str, Any], source: Source) -> Drawing:
     listed = _contradicted(data.get("mislabelled") or [])
     panel, published = review(listed, source) if listed else (None, {})
-    parts: list[Any] = []
-    for title, words, heads, rows in (
-        (
-            "Perhaps mislabelled",
-            "Left out of training, these items would be classified differently: a wrong label, or a hard item. Their most"
-            " similar training items are the evidence." + _unlisted(len(listed), source),
-            ["Rank", "Item", "Number", "Label", "Suggested", "Score", "Decision"],
-            [_mislabelled(n, row, source) for n, (_, row) in enumerate(listed, 1)],
-        ),
-        (
-            "Nearly the same",
-            "Pairs of training items the kernel can hardly tell apart; if their labels differ, at least one is wrong.",
-            ["Rank", "Item", "Number", "Other", "Its number", "Similarity", "Labels", "Copy"],
-            [_pair(n, row, source) for n, row in enumerate(data.get("duplicates") or [], 1)],
-        ),
-        (
-            "Dominating",
-            "The training items with the largest influence on the surrogate's predictions" + _equal_share(source),
-            ["Rank", "Item", "Number", "Label", "Share"],
-            [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
-        ),
-    ):
-        parts.append(_part(title, words, heads, rows, source, panel if not parts else None))
-    return Drawing(join([_files(source), *parts]), published)
+    mislabelled = _part(
+        "Perhaps mislabelled",
+        "Left out of training, these items would be classified differently: a wrong label, or a hard item. Their most"
+        " similar training items are the evidence." + _unlisted(len(listed), source),
+        ["Rank", "Item", "Number", "Label", "Suggested", "Score", "Decision"],
+        [_mislabelled(n, row, source) for n, (_, row) in enumerate(listed, 1)],
+        source,
+        panel,
+    )
+    dominating = _part(
+        "Dominating",
+        "The training items with the largest influence on the surrogate's predictions" + _equal_share(source),
+        ["Rank", "Item", "Number", "Label", "Share"],
+        [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
+        source,
+    )
+    alike = _alike("; if their labels differ, at least one is wrong.", "Labels", data.get("duplicates") or [], source)
+    return Drawing(join([_files(source), mislabelled, alike, dominating]), published)
 
 
-@VIEWS.register("output_problems")
-def output_problems(section: Section, source: Source) -> Drawing:
-    """Two tables, sortable and exportable; item numbers refer to the whole training set."""
-    data = section.data
-    doubtful = [row for row in data["listed"] if row["score"] > data["threshold"]]
-    more = int(data["doubtful"]) - len(doubtful)
-    parts = [
-        _part(
-            "Doubtful targets",
-            "Left out of training, these items would be predicted far from their target: a wrong target, or an unusual item."
-            + (f" {more:,} more are not listed." if more > 0 else ""),
-            ["Rank", "Item", "Number", "Output", "Target", "Predicted without it", "Score"],
-            [_doubtful(n, row, source) for n, row in enumerate(doubtful, 1)],
-            source,
-        ),
-        _part(
-            "Nearly the same",
-            "Pairs of training items the kernel can hardly tell apart, with the same target or different ones.",
-            ["Rank", "Item", "Number", "Other", "Its number", "Similarity", "Targets", "Copy"],
-            [_pair(n, row, source) for n, row in enumerate(data["duplicates"], 1)],
-            source,
-        ),
-    ]
+def _of_targets(data: Mapping[str, Any], source: Source) -> Drawing:
+    listed = [row for row in data["listed"] if row["score"] > data["threshold"]]
+    more = int(data["doubtful"]) - len(listed)
+    doubtful = _part(
+        "Doubtful targets",
+        "Left out of training, these items would be predicted far from their target: a wrong target, or an unusual item."
+        + (f" {more:,} more are not listed." if more > 0 else ""),
+        ["Rank", "Item", "Number", "Output", "Target", "Predicted without it", "Score"],
+        [_doubtful(n, row, source) for n, row in enumerate(listed, 1)],
+        source,
+    )
     words = (
         f"The fit explains {number(data['loo_r2'])} of the variance of targets it has not seen (R²); the lower that is, the"
         " less a score says."
     )
-    return Drawing(join([*parts, tag("p", words, class_="soft small")]))
+    alike = _alike(", with the same target or different ones.", "Targets", data["duplicates"], source)
+    return Drawing(join([doubtful, alike, tag("p", words, class_="soft small")]))
+
+
+def _alike(words: str, labels: str, pairs: Sequence[Mapping[str, Any]], source: Source) -> Markup:
+    return _part(
+        "Nearly the same",
+        f"Pairs of training items the kernel can hardly tell apart{words}",
+        ["Rank", "Item", "Number", "Other", "Its number", "Similarity", labels, "Copy"],
+        [_pair(n, row, source) for n, row in enumerate(pairs, 1)],
+        source,
+    )
 
 
 def _unlisted(listed: int, source: Source) -> str:

@@ -21,31 +21,19 @@ _READS = {
 }
 
 
-@VIEWS.register("summary")
+@VIEWS.register("summary", "output_summary")
 def summary(section: Section, source: Source) -> Drawing:
-    """Verdict, gauge, accuracies, how the kernels were checked, evidence."""
-    data = section.data
-    shares = _bars(data, source, "network_accuracy", "surrogate_accuracy", percent)
-    card = _card(
-        "Accuracy on the test items", bars(shares, label="Accuracy of the network and of each surrogate", largest=1)
-    )
-    return Drawing(join([tag("div", _hero(data), card, class_="pair"), checks(source).statement(), _evidence(data)]))
-
-
-@VIEWS.register("output_summary")
-def output_summary(section: Section, source: Source) -> Drawing:
-    """Verdict, R² of network and surrogates, every output, how the kernels were checked, evidence."""
-    data = section.data
-    shares = _bars(data, source, "r2", "surrogate_r2", number)
-    card = _card(
-        "R² of the targets on the test items", bars(shares, label="R² of the network and of each surrogate", largest=1)
-    )
-    pair = tag("div", _hero(data), card, class_="pair")
-    return Drawing(join([pair, _outputs(data, source), checks(source).statement(), _evidence(data)]))
-
-
-def _card(title: str, drawn: Markup) -> Markup:
-    return tag("div", tag("h3", title), drawn, class_="card")
+    """Verdict, gauge, how well network and surrogates predict, how the kernels were checked, evidence."""
+    data, outputs = section.data, None
+    if section.of_regression:
+        shares = _bars(data, source, "r2", "surrogate_r2", number)
+        title, label, outputs = "R² of the targets on the test items", "R²", _outputs(data, source)
+    else:
+        shares = _bars(data, source, "network_accuracy", "surrogate_accuracy", percent)
+        title, label = "Accuracy on the test items", "Accuracy"
+    drawn = bars(shares, label=f"{label} of the network and of each surrogate", largest=1)
+    pair = tag("div", _hero(data), tag("div", tag("h3", title), drawn, class_="card"), class_="pair")
+    return Drawing(join([pair, outputs, checks(source).statement(), _evidence(data)]))
 
 
 def _bars(data: Mapping[str, Any], source: Source, own: str, others: str, shown: Callable[[Any], str]) -> list[Bar]:
