@@ -21,8 +21,8 @@ from ntkscope.core import Part, Record
 from ntkscope.core.errors import RecordError
 from ntkscope.core.files.plain import to_plain
 from ntkscope.kernels.costs import Rates
-from ntkscope.report import Section as Shown
-from ntkscope.report import Source
+from ntkscope.report.source import Section as Shown
+from ntkscope.report.source import Source
 from ntkscope.report.views import VIEWS
 from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.result import Result

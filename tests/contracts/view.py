@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from ntkscope.core import Record
-from ntkscope.report import VIEWS, Section, Source
+from ntkscope.report import VIEWS
+from ntkscope.report.source import Section, Source
 from ntkscope.report.views import draw
 from report.fixtures.xray import HOSTILE
 

@@ -10,7 +10,8 @@ import ntkscope as ns
 from laws.table import Case, case, choice, count, given, nonnegative, seed
 from ntkscope import core, report, storage, tracking
 from ntkscope import xray as _  # noqa: F401
-from ntkscope.xray import Budget, Observations, judge, read_review
+from ntkscope.xray import Budget, read_review
+from ntkscope.xray.verdict import Observations, judge
 
 NO_PATHS = (None, 3, object(), b"x", float("nan"), "a\0b", "no such folder")
 NO_NUMBER = ("x", object(), 1j, [1.0], True)

@@ -10,12 +10,11 @@ REASONS: dict[str, str] = {
         measures.dimension.TwoNN measures.faithfulness.Faithfulness measures.kendall.Kendall
         measures.monotone.MonotoneFit measures.probe_agreement.ProbesAt measures.probe_agreement.CollapseLayer
         measures.probes.ProbeSweep measures.regression.OutputFidelity measures.resampled.ResampledTest
-        measures.spectra.SpectrumClass measures.uncertainty.Summary machines.KernelMachine xray.Finding xray.Review
-        xray.Verdict report.Drawing report.Section""",
+        measures.spectra.SpectrumClass measures.uncertainty.Summary machines.KernelMachine xray.Review""",
     "an error or a warning": """
-        core.NtkscopeError core.NumericalError core.UsageError linalg.NumericalWarning storage.DamageWarning xray.Skip""",
+        core.NtkscopeError core.NumericalError core.UsageError linalg.NumericalWarning storage.DamageWarning""",
     "a type, a protocol or an abstract class: there is nothing to call": """
-        core.Inputs core.Params linalg.Gram measures.probe_agreement.Sweep xray.Result""",
+        core.Inputs core.Params linalg.Gram measures.probe_agreement.Sweep""",
     "a registry: its entries are checked one by one": """
         data.DATASETS models.MODELS kernels.KERNELS surrogates.INPUT_SURROGATES surrogates.SURROGATES
         measures.MEASURES xray.SECTIONS report.VIEWS""",
@@ -26,19 +25,19 @@ REASONS: dict[str, str] = {
     "a kind of Gram: `contracts/gram.py` draws chains of views and compares each with its dense matrix": """
         linalg.OperatorGram linalg.TileValues storage.TiledGram""",
     "has no numbers: it is made by what reads or runs it, and tests/core, tests/doors and tests/report feed it odd files": """
-        core.Snapshot core.Split core.progress report.Source storage.fill kernels.extend models.save_tensors
+        core.Snapshot core.Split core.progress storage.fill kernels.extend models.save_tensors
         models.save_weights training.restore training.save_snapshot""",
     "a module without options, or one that another entry makes": """
         models.Erf surrogates.Linearized""",
     "a decorator or a declaration: called when a part is written, not by users": """
-        infinite.module_rule measures.measure xray.Section""",
+        infinite.module_rule measures.measure""",
     "an inner step, whose arguments another function in the tables has checked": """
         linalg.correlation.haar_corner linalg.tracy_widom.exact_sf measures.dimension.shared_neighbours
-        measures.kendall.below_in_both measures.uncertainty.resampled_means xray.Observations""",
+        measures.kendall.below_in_both measures.uncertainty.resampled_means""",
     "needs a language model on disk": "models.text",
     "draws a picture: tests/explain/test_pictures.py": "explain.attribution_figure explain.neighbour_grid",
     "a whole run, minutes long: tests/xray, tests/tracking, tests/machines and tests/explain attack it": """
-        xray.xray xray.linearisation_error tracking.Tracker machines.kernel_pairs explain.probes""",
+        xray.xray tracking.Tracker machines.kernel_pairs explain.probes""",
 }
 ENTRIES: dict[str, str] = {
     "needs files on disk: tests/data reads broken ones": """

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from contracts.view import ViewContract, read
 from ntkscope.core import Record
-from ntkscope.report import VIEWS, Source
+from ntkscope.report import VIEWS
+from ntkscope.report.source import Source
 from report.fixtures.xray import HOSTILE
 
 NAME = HOSTILE[0]

@@ -10,7 +10,7 @@ import pytest
 from contracts.dataset import given
 from contracts.view import ViewContract
 from ntkscope.core import Record
-from ntkscope.report import Section, Source
+from ntkscope.report.source import Section, Source
 from ntkscope.report.views.shift import sentence, shift
 from report.browsing import Made
 from report.fixtures.xray import HOSTILE

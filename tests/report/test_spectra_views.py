@@ -12,8 +12,8 @@ import pytest
 from contracts.dataset import given
 from contracts.view import ViewContract
 from ntkscope.core import Record
-from ntkscope.report import Section, Source
 from ntkscope.report.plots.histogram import Axis, bars_path, histogram_frame
+from ntkscope.report.source import Section, Source
 from ntkscope.report.spectrum_words import layer_sentence
 from ntkscope.report.views import draw
 from ntkscope.report.views.weight_spectra import summary, weight_spectra

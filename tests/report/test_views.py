@@ -14,7 +14,8 @@ import pytest
 from contracts.dataset import given
 from contracts.view import ViewContract, read
 from ntkscope.core import Record
-from ntkscope.report import VIEWS, Section, Source
+from ntkscope.report import VIEWS
+from ntkscope.report.source import Section, Source
 from ntkscope.report.views import draw
 from ntkscope.report.views.surrogates import POINTS
 

@@ -16,7 +16,7 @@ from contracts.section import SectionContract
 from ntkscope.core import Part, Record, UsageError, generator
 from ntkscope.core.errors import RecordError
 from ntkscope.data.transforms.translation import shift_images
-from ntkscope.xray import Result
+from ntkscope.xray.result import Result
 from ntkscope.xray.sections import shift
 from ntkscope.xray.sections.shift import initial_vectors, input_vectors
 from xray.small import blobs, only, trained

@@ -1,10 +1,10 @@
-"""What verbs share: options that mean the same everywhere, what they stand for, and how a record is shown."""
+"""What verbs share: what options stand for, and how a record is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -16,19 +16,7 @@ from ntkscope.report.certificates import Checks
 from ntkscope.xray.sections import problems, summary, surrogates
 from ntkscope.xray.task import recorded_task
 
-TIME, MEMORY = "10m", "2GiB"
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
-
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
-Memory = Annotated[str, typer.Option(help="Most memory besides model and data, on each machine that computes.")]
-ParamGlobs = Annotated[
-    list[str] | None, typer.Option(help="Gradients by the parameters alone whose name this glob matches; repeatable.")
-]
-Certify = Annotated[
-    str,
-    typer.Option(help="Blocks of gradients that are checked against autograd: every, sampled (one in eight) or none."),
-]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 
 def certified(certify: str) -> str | bool:

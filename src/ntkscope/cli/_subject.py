@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from torch import nn
 
 import ntkscope as ns
 from ntkscope.cli._factories import data_of, imported, model_of, options, tokenizer_of
 from ntkscope.core import UsageError
 from ntkscope.core.identity import identity
-
-CHOICE = "package.module:factory, or a name `ntkscope list` knows"
-
-MODEL = typer.Option(help=f"The network: {CHOICE}.")  # these two are needed by one verb and optional in another
-DATA = typer.Option(help=f"The data: {CHOICE}; makes a Split, (train, test) or a LightningDataModule.")
-
-Weights = Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt, .pth, .ckpt).")]
-Tokenizer = Annotated[
-    str | None, typer.Option(help="For texts: a folder save_pretrained wrote, or package.module:factory.")
-]
-ModelOptions = Annotated[list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")]
-DataOptions = Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,28 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import ntkscope as ns
-from ntkscope.cli._common import (
-    MEMORY,
-    Certify,
-    Device,
-    Memory,
-    ParamGlobs,
-    Seed,
-    certified,
-    stoppable,
-)
+from ntkscope.cli import _options as opt
+from ntkscope.cli._common import certified, stoppable
 from ntkscope.cli._factories import options
-from ntkscope.cli._subject import (
-    DATA,
-    MODEL,
-    DataOptions,
-    DataRoot,
-    ModelOptions,
-    Subject,
-    Tokenizer,
-    Weights,
-    subject_of,
-)
+from ntkscope.cli._subject import Subject, subject_of
 from ntkscope.core import Part, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.model.tree import length, take
@@ -48,32 +30,32 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def kernel(
     name: Annotated[str, typer.Argument(help="A kernel; `ntkscope list kernels` names them.")],
-    model: Annotated[str, MODEL],
-    data: Annotated[str, DATA],
+    model: Annotated[str, opt.MODEL],
+    data: Annotated[str, opt.DATA],
     store: Annotated[str, typer.Option(help="Folder or fsspec URL for the tiles; one that stopped is resumed.")],
-    weights: Weights = None,
+    weights: opt.Weights = None,
     part: Annotated[str, typer.Option(help="The rows: train or test.")] = "train",
     against: Annotated[
         str | None, typer.Option(help="The columns: train or test; the rows themselves unless given.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many rows.", min=1)] = None,
     against_limit: Annotated[int | None, typer.Option(help="Only the first so many columns.", min=1)] = None,
-    memory: Memory = MEMORY,
+    memory: opt.Memory = opt.MEMORY,
     precision: Annotated[str | None, typer.Option(help="exact, or on a GPU tf32, bf16, fp16.")] = None,
-    device: Device = "auto",
+    device: opt.Device = "auto",
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; the model's own unless given.")] = None,
     outputs: Annotated[str | None, typer.Option(help="Outputs by number, with commas; all unless given.")] = None,
-    params: ParamGlobs = None,
+    params: opt.ParamGlobs = None,
     scheduler: Annotated[
         str | None, typer.Option(help="A Dask scheduler's address, such as tcp://host:8786; its workers do the work.")
     ] = None,
-    certify: Certify = "every",
-    tokenizer: Tokenizer = None,
+    certify: opt.Certify = "every",
+    tokenizer: opt.Tokenizer = None,
     option: Annotated[list[str] | None, typer.Option(help="key=value for the kernel; repeatable.")] = None,
-    model_option: ModelOptions = None,
-    data_option: DataOptions = None,
-    data_root: DataRoot = None,
-    seed: Seed = 0,
+    model_option: opt.ModelOptions = None,
+    data_option: opt.DataOptions = None,
+    data_root: opt.DataRoot = None,
+    seed: opt.Seed = 0,
 ) -> None:
     """Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing."""
     checked = certified(certify)

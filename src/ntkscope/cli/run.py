@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
-from ntkscope.cli._common import Seed
 from ntkscope.cli._factories import options
-from ntkscope.cli._subject import DataRoot
+from ntkscope.cli._options import DataRoot, Seed
 from ntkscope.core.files.printable import printable
 
 

@@ -8,29 +8,10 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
-from ntkscope.cli._common import (
-    MEMORY,
-    TIME,
-    Certify,
-    Device,
-    Memory,
-    ParamGlobs,
-    Seed,
-    certified,
-    show,
-    stoppable,
-)
+from ntkscope.cli import _options as opt
+from ntkscope.cli._common import certified, show, stoppable
 from ntkscope.cli._factories import data_of, options
-from ntkscope.cli._subject import (
-    DATA,
-    MODEL,
-    DataOptions,
-    DataRoot,
-    ModelOptions,
-    Tokenizer,
-    Weights,
-    subject_of,
-)
+from ntkscope.cli._subject import subject_of
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
 from ntkscope.core.files.printable import printable
@@ -41,9 +22,9 @@ def xray(
     demo: Annotated[
         bool, typer.Option("--demo", help="A small CNN on scikit-learn's digits; needs nothing else.")
     ] = False,
-    model: Annotated[str | None, MODEL] = None,
-    weights: Weights = None,
-    data: Annotated[str | None, DATA] = None,
+    model: Annotated[str | None, opt.MODEL] = None,
+    weights: opt.Weights = None,
+    data: Annotated[str | None, opt.DATA] = None,
     initial_weights: Annotated[
         Path | None, typer.Option(help="Its weights before training; without them no verdict on lazy or rich.")
     ] = None,
@@ -52,22 +33,22 @@ def xray(
     ] = None,
     max_train: Annotated[int | None, typer.Option(help="Use at most so many training items.", min=2)] = None,
     max_test: Annotated[int | None, typer.Option(help="Use at most so many test items.", min=2)] = None,
-    device: Device = "auto",
-    memory: Memory = MEMORY,
-    time: Annotated[str, typer.Option(help="Time to fit into: 90s, 10m, 1h; none for no limit.")] = TIME,
+    device: opt.Device = "auto",
+    memory: opt.Memory = opt.MEMORY,
+    time: Annotated[str, typer.Option(help="Time to fit into: 90s, 10m, 1h; none for no limit.")] = opt.TIME,
     kernels: Annotated[
         str | None, typer.Option(help="Kernels by name, with commas; what fits the time unless given.")
     ] = None,
-    params: ParamGlobs = None,
-    certify: Certify = "every",
-    tokenizer: Tokenizer = None,
+    params: opt.ParamGlobs = None,
+    certify: opt.Certify = "every",
+    tokenizer: opt.Tokenizer = None,
     task: Annotated[
         str | None,
         typer.Option(help="classification or regression; unless given, labels that are not whole are real targets."),
     ] = None,
-    model_option: ModelOptions = None,
-    data_option: DataOptions = None,
-    data_root: DataRoot = None,
+    model_option: opt.ModelOptions = None,
+    data_option: opt.DataOptions = None,
+    data_root: opt.DataRoot = None,
     tracked: Annotated[
         Path | None, typer.Option(help="Folder in which ntkscope.Tracker recorded this network's training.")
     ] = None,
@@ -78,7 +59,7 @@ def xray(
     untrained: Annotated[
         bool, typer.Option("--untrained", help="X-ray a network with random weights, or one that is at chance.")
     ] = False,
-    seed: Seed = 0,
+    seed: opt.Seed = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
     checked = certified(certify)
@@ -94,7 +75,7 @@ def xray(
             limits["params"] = params
         if chosen is not None:
             limits["kernels"] = chosen
-        if time != TIME or memory != MEMORY:
+        if time != opt.TIME or memory != opt.MEMORY:
             limits["budget"] = _budget(time, memory)
         with stoppable():
             record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, **limits)

@@ -2,7 +2,6 @@
 
 from ntkscope.report.index import records, write_index
 from ntkscope.report.page import Page, write_page
-from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.views import VIEWS
 
-__all__ = ["VIEWS", "Drawing", "Page", "Section", "Source", "records", "write_index", "write_page"]
+__all__ = ["VIEWS", "Page", "records", "write_index", "write_page"]

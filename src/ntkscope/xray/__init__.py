@@ -6,23 +6,7 @@
 
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.job import xray
-from ntkscope.xray.registry import SECTIONS, Finding, Section, Skip
-from ntkscope.xray.result import Result
+from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.review import Review, read_review
-from ntkscope.xray.verdict import Observations, Verdict, judge, linearisation_error
 
-__all__ = [
-    "SECTIONS",
-    "Budget",
-    "Finding",
-    "Observations",
-    "Result",
-    "Review",
-    "Section",
-    "Skip",
-    "Verdict",
-    "judge",
-    "linearisation_error",
-    "read_review",
-    "xray",
-]
+__all__ = ["SECTIONS", "Budget", "Review", "read_review", "xray"]
