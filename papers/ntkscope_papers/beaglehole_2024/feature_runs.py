@@ -58,13 +58,13 @@ class FeatureRuns(Experiment):
         return list(range(first, first + self.seeds))
 
     @leg("{}/s{:g}", over=lambda self: product(self.spectra, self.scales))
-    def path(self, run: Run, spectrum: str, scale: float) -> dict[str, Any]:
-        """Train, and keep the paths (rows, seeds, moments) as an array."""
-        task, seeds, lr, device = self.task(spectrum), self.seeds_from(run.seed), self.lr, run.device
+    def path(self, run: Run, spectrum: str, scale: float, arm: str = "", lr: float = 0.0) -> dict[str, Any]:
+        """Train, at the rate of the settings or `lr`, and keep the paths (rows, seeds, moments) as an array."""
+        task, seeds, lr, device = self.task(spectrum), self.seeds_from(run.seed), lr or self.lr, run.device
         followed = follow(task, scale, seeds, self.measures, lr=lr, steps=self.steps, every=self.every, device=device)
         rows = [followed.values[name][:, :, place] for name in self.measures for place in range(len(LAYERS))]
         rows += [followed.losses[part] for part in PARTS]
-        run.record.array(array_of(spectrum, scale), np.stack(rows))
+        run.record.array(array_of(arm + spectrum, scale), np.stack(rows))
         lost = followed.ensemble.diverged
         return {
             "steps": followed.steps,
@@ -96,7 +96,7 @@ def array_of(spectrum: str, scale: float) -> str:
     >>> array_of("isotropic", 0.01)
     'path-isotropic-s0_01'
     """
-    return f"path-{spectrum}-s{scale:g}".replace(".", "_")
+    return f"path-{spectrum}-s{scale:g}".replace(".", "_").replace("/", "-")
 
 
 def columns(measures: Sequence[str] | Mapping[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ from ntkscope_papers.framework.intervals import CORRELATION, interval, short
 SMALL = 0.01  # scales up to this one are small
 EARLY = (5, 25)  # steps
 DECAYING = ("decay-1", "decay-2")
+WHOLE = "mse/"  # begins the legs whose rate is of MSE, as Appendix H may be read, not of ½·MSE
 FIGURES = {"isotropic": "figure-2", "decay-1": "figure-7", "decay-2": "figure-8"}
 TITLES = {
     "uncentred": "uncentred ρ",
@@ -52,6 +53,11 @@ class NFAEvolution(FeatureRuns):
     def squared(self, run: Run, spectrum: str, scale: float) -> dict[str, Any]:
         """The same at the squared scales."""
         return self.path(run, spectrum, scale)
+
+    @leg(WHOLE + "{}/s{:g}", over=lambda self: product(SPECTRA, self.scales), optional=True)
+    def whole(self, run: Run, spectrum: str, scale: float) -> dict[str, Any]:
+        """The same with the rate of MSE itself, which is that of twice ½·MSE."""
+        return self.path(run, spectrum, scale, WHOLE, 2 * self.lr)
 
     @claim(
         "nfa-fig2-setting",

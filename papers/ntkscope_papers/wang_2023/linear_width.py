@@ -49,6 +49,7 @@ from ntkscope_papers.wang_2023.two_layer import conjugate_kernel, first_layer_ke
 
 SMALL = Student(items=7, width=5, dimension=4, test_items=3)  # on which formulas are compared
 RIDGE = 0.1  # on XᵀX/n
+ADAGRAD_STEPS = (0.1, 0.3, 1.0)
 OUTLIERS = 10  # right singular vectors that count as the outliers' subspace
 NAMES = {"weights": "WᵀW/d", "ck": "CK", "ntk": "NTK"}
 WORDS = {
@@ -244,10 +245,11 @@ class LinearWidth(Table8):
         }
 
     @leg()
-    def adagrad(self, run: Run) -> dict[str, Any]:
+    def adagrad(self, run: Run, lr: float = 0.0, networks: int = 0) -> dict[str, Any]:
         """The spectra of W, CK and NTK at the end."""
-        student, seeds = self.student, self.seeds_of(run)[:2]
-        together = train_case(student, self.case("adagrad"), seeds, run.device)
+        student, case = self.student, self.case("adagrad")
+        seeds = range(run.seed, run.seed + networks) if networks else self.seeds_of(run)[:2]
+        together = train_case(student, replace(case, lr=lr or case.lr), seeds, run.device)
         scores = together.scores()
         for i, told in enumerate(scores):
             if not told["diverged"]:
@@ -256,6 +258,11 @@ class LinearWidth(Table8):
                 told["spectra"] = {kind: moved(before[kind], after[kind], curve=False) for kind in after}
                 told["start"] = {kind: {"hill": hill(one.values)} for kind, one in before.items()}
         return {"members": scores, "notes": list(together.ensemble.notes), "fit_seconds": round(together.seconds, 1)}
+
+    @leg("adagrad/{:g}", over=lambda self: ADAGRAD_STEPS, optional=True)
+    def adagrad_by_step(self, run: Run, lr: float) -> dict[str, Any]:
+        """Ten networks at a step: the report states none."""
+        return self.adagrad(run, lr, 10)
 
     @leg("even")
     def even_target(self, run: Run) -> dict[str, Any]:
