@@ -23,6 +23,9 @@ TOLERANCE = {
     torch.float32: 5e-4,
     torch.float64: 1e-9,
 }  # of the shorter dtype in play; wrong copies are off by per cents
+# torch's fused weight norm on CUDA takes norms by `sqrtf`, in float64 too (2.11: norms off by up to 8.0e-8, at most
+# 1.5 · 2⁻²⁴; composed of torch's own operations 1e-16). A gradient holds the norm's cube at most, a kernel two gradients.
+BY_SINGLE_NORMS = {(name, "device=cuda"): 2 * 3 * 1.5 * 2**-24 for name in ("new_weight_norm", "old_weight_norm")}
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ def distance(value: Any, expected: Any) -> float:
     return 0.0 if gap == 0 else gap / size if size else float("inf")
 
 
-def judged(compute: Callable[[], list[tuple[Any, Any]]], dtype: torch.dtype) -> tuple[str, str]:
+def judged(
+    compute: Callable[[], list[tuple[Any, Any]]], dtype: torch.dtype, tolerance: float | None = None
+) -> tuple[str, str]:
     """The verdict on pairs (value, expected), and the largest difference or the message."""
     try:
         pairs = compute()
@@ -96,7 +101,7 @@ def judged(compute: Callable[[], list[tuple[Any, Any]]], dtype: torch.dtype) -> 
     except Exception as error:
         return RAW, f"{type(error).__name__}: {error}"[:160]
     worst = max(distance(*pair) for pair in pairs)
-    return (EQUAL if worst <= TOLERANCE[dtype] else WRONG), f"{worst:.2g}"
+    return (EQUAL if worst <= (tolerance or TOLERANCE[dtype]) else WRONG), f"{worst:.2g}"
 
 
 ENTRIES: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
@@ -118,6 +123,7 @@ def kernels(case: Case, entry: str) -> Cell:
         verdict, note = judged(
             lambda: [(ns.kernel("trntk0", model, x, **options).dense().cpu(), gram(rows))],
             options.get("dtype", made) if made == torch.float64 else made,
+            BY_SINGLE_NORMS.get((case.name, entry)),
         )
         try:
             _, after = jacobian(model, x)
