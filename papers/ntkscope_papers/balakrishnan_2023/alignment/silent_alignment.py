@@ -107,9 +107,10 @@ class SilentAlignment(Experiment):
         A record that was gathered from others may lack their arrays; figures of those tasks are left out.
         """
         found = {}
-        for one in TASKS:
-            there = one.name in record.metrics and record.arrays.kept(array_name(one, "times"))
-            if there and one.name in self.drawn:
+        for one in (*TASKS, *BY_AUTHORS):
+            needed = ("times", "predictions") if one.fitted else ("times",)
+            there = one.name in record.metrics and all(record.arrays.kept(array_name(one, what)) for what in needed)
+            if there and (one.name in self.drawn or one in BY_AUTHORS):
                 name = one.name.replace("/", "-")
                 found[f"path-{name}"] = path_of(record, one, self.followed)
                 if isinstance(one, Polynomial):
@@ -205,6 +206,8 @@ def path_of(record: Record, one: Task, followed: int) -> Figure:
         dated = _share(values, least)
         if len(dated):
             _seeds(axis, times[close], dated, colour, f"{label} ({len(dated)} of {S} seeds)")
+    if not axis.lines:
+        axis.set_title("no seed's alignment rises, or loss falls, enough to be dated", fontsize=8)
     axis.set_ylim(-0.6, 1.05)
     axis.axhline(0.5, color=GREY, linewidth=0.8, linestyle="--")
     axis.set_ylabel("share of the way")
