@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ntkscope.core import Record
-from ntkscope_papers.beaglehole_2024.matrices import rounded
-from ntkscope_papers.framework.claims import Reading, Statement, claim
+from ntkscope_papers.framework.claims import decided
 
 Found = Mapping[str, Any]
 EXACT = 1e-10
-
-
-def _claim(
-    name: str,
-    source: str,
-    says: Any,
-    check: str,
-    measurement: str,
-    holds: Callable[[Found], bool],
-    note: str = "",
-    shown: tuple[str, ...] = (),
-) -> Statement:
-    """A statement that one measurement decides; `shown` are the numbers of it that are told, all if none are named."""
-
-    def read(config: Any, record: Record) -> Reading:
-        found = {key: value for key, value in record.metrics[measurement].items() if key != "seconds"}
-        return Reading(rounded({key: found[key] for key in shown or found}, 4), bool(holds(found)), note)
-
-    return claim(f"nfa-{name}", source, says, check, needs=(measurement,))(read)
 
 
 def _within(one: Mapping[str, float], errors: float) -> bool:
@@ -45,8 +24,8 @@ def _prop10(f: Found) -> list[Mapping[str, Any]]:
 
 
 CLAIMS = (
-    _claim(
-        "prop3",
+    decided(
+        "nfa-prop3",
         "Prop. 3, Eq. 7-9",
         "second derivatives 2 ẆᵀẆ and 2 ẆᵀKẆ; values and slopes zero",
         "the error of the matrix over t² halves with t (0.45 to 0.55)",
@@ -54,8 +33,8 @@ CLAIMS = (
         lambda f: min(f["ratios"]) >= 0.45 and max(f["ratios"]) <= 0.55 and f["largest error"] < 0.5,
         "every layer of random networks (ReLU, tanh, quadratic; squares, cross-entropy), 50 steps up to t and t/2",
     ),
-    _claim(
-        "prop3-proof",
+    decided(
+        "nfa-prop3-proof",
         "App. D",
         "nine terms, of which two are left at the start",
         "product rule on polynomial W̄ and K, to 1e-10",
@@ -65,8 +44,8 @@ CLAIMS = (
         ),
         "one term is printed with K_z for K; the last line has K (k × k) where the n × n kernel is due",
     ),
-    _claim(
-        "prop4",
+    decided(
+        "nfa-prop4",
         "Prop. 4, Eq. 3",
         "ẆᵀẆ = XᵀD𝒦DX, ẆᵀKẆ = XᵀD𝒦²DX",
         "autograd against the formula, to 1e-10 in float64",
@@ -74,8 +53,8 @@ CLAIMS = (
         lambda f: f["layers"] > 0 and max(f["velocity"], f["nfm"], f["agop"]) <= EXACT and f["K with 1/n"] > 0.1,
         "every layer, squares and cross-entropy, several outputs; K without 1/n: with it, off by the share in the last entry",
     ),
-    _claim(
-        "eq4",
+    decided(
+        "nfa-eq4",
         "Eq. 4",
         "a function of X, Y and the kernel alone",
         "the correlation of autograd's matrices, to 1e-10",
@@ -84,8 +63,8 @@ CLAIMS = (
         "residuals are the labels: the initial function is subtracted",
         ("Eq. 4",),
     ),
-    _claim(
-        "eq4-projector",
+    decided(
+        "nfa-eq4-projector",
         "Section 3.1",
         1,
         "1 to 1e-8 for random projectors",
@@ -93,8 +72,8 @@ CLAIMS = (
         lambda f: f["projector"] <= 1e-8,
         shown=("projector",),
     ),
-    _claim(
-        "eq4-positive",
+    decided(
+        "nfa-eq4-positive",
         "Section 3.1",
         "positive",
         "lowest over random kernels above 0",
@@ -103,8 +82,8 @@ CLAIMS = (
         "a trace of a product of two positive semi-definite matrices",
         ("lowest correlation",),
     ),
-    _claim(
-        "eq5",
+    decided(
+        "nfa-eq5",
         "Eq. 5",
         "mean of the trace = trace of means + covariance",
         "draws within 3 standard errors of the exact sum; without the covariance not",
@@ -115,8 +94,8 @@ CLAIMS = (
         ),
         "exact by pairings of Gaussian vectors, for the numerator and the first denominator",
     ),
-    _claim(
-        "ntk-limit",
+    decided(
+        "nfa-ntk-limit",
         "Section 3.1",
         {"order": -1},
         "covariance over mean term falls like 1/k: slopes -1.1 to -0.9",
@@ -124,8 +103,8 @@ CLAIMS = (
         lambda f: all(-1.1 <= f[f"{name} slope"] <= -0.9 for name in ("numerator", "first", "second")),
         "exact means at widths up to 4,096, n = 8, d = 6",
     ),
-    _claim(
-        "eq6",
+    decided(
+        "nfa-eq6",
         "Eq. 6",
         "tr(A)² tr(R³) + tr(R) tr(R²) tr(Ā²)",
         "Eq. 20 at XᵀX = I, to 1e-10",
@@ -133,8 +112,8 @@ CLAIMS = (
         lambda f: f["Eq. 6 against Eq. 20"] <= EXACT and f["plain sums over the trace"][0] > 1.5,
         "traces must be normalised, which Section 3.2 does not say",
     ),
-    _claim(
-        "eq10",
+    decided(
+        "nfa-eq10",
         "Eq. 10",
         "the closed form for the quadratic network",
         "equals Eq. 4; as printed it does not",
@@ -146,8 +125,8 @@ CLAIMS = (
         "exponents -1/2 stand in the denominator, where they multiply; the left side is the second derivatives' correlation",
         ("words", "Eq. 10 as printed over Eq. 4"),
     ),
-    _claim(
-        "quadratic-kernel",
+    decided(
+        "nfa-quadratic-kernel",
         "App. E",
         {"factor": 1},
         "autograd's kernel to 1e-10; the printed one is a fourth of it",
@@ -156,8 +135,8 @@ CLAIMS = (
         "the slope of h² is 2h: 𝒦 = 4XRXᵀ",
         ("kernel", "kernel over the printed one"),
     ),
-    _claim(
-        "assumptions",
+    decided(
+        "nfa-assumptions",
         "Assumptions 7-9, Eq. 11",
         "self-averaging, freeness, means inside the ratio",
         "with n = d = k: the spreads of ρ and tr[R⁴] over networks shrink; ρ, its ratio of means and its prediction approach",
@@ -172,8 +151,8 @@ CLAIMS = (
         "slow: single readouts a_s dominate R, tr[R⁴] has a spread of its own size below 256",
     ),
     *(
-        _claim(
-            f"eq{number}",
+        decided(
+            f"nfa-eq{number}",
             f"Eq. {number}",
             says,
             "mean over Haar rotations within 4 standard errors",
@@ -187,8 +166,8 @@ CLAIMS = (
             (14, "tr[R₁] tr[R₂] tr[R₃] tr[C₁C₂C₃]"),
         )
     ),
-    _claim(
-        "eq15",
+    decided(
+        "nfa-eq15",
         "Eq. 15",
         "three terms",
         "within 3 standard errors; the first term alone is not",
@@ -199,8 +178,8 @@ CLAIMS = (
         ),
         shown=("Eq. 15",),
     ),
-    _claim(
-        "eq16-17-21-23",
+    decided(
+        "nfa-eq16-17-21-23",
         "Eq. 16, 17, 21, 23",
         "tr(ARARBR), tr(ARAR), tr(ARBRARBR)",
         "identities to 1e-10",
@@ -209,8 +188,8 @@ CLAIMS = (
         "with 64, 16 and 256 for the kernel's factor 4",
         ("words",),
     ),
-    _claim(
-        "eq19",
+    decided(
+        "nfa-eq19",
         "Eq. 19",
         "expansion in centred A and B",
         "identity to 1e-10 with tr(R³) in the last term; as printed at least 1% below the trace in every instance",
@@ -219,8 +198,8 @@ CLAIMS = (
         "printed tr(R)³",
         ("Eq. 19", "Eq. 19 as printed over the trace"),
     ),
-    _claim(
-        "eq20",
+    decided(
+        "nfa-eq20",
         "Eq. 20",
         "the numerator",
         "within 2% of the trace for Haar-independent matrices",
@@ -228,8 +207,8 @@ CLAIMS = (
         lambda f: _generic(f, "Eq. 20", 0.02),
         "correct as printed; equal to the sum over non-crossing partitions in the tests",
     ),
-    _claim(
-        "eq22",
+    decided(
+        "nfa-eq22",
         "Eq. 22",
         "the first denominator",
         "within 2% of the trace for Haar-independent matrices",
@@ -237,8 +216,8 @@ CLAIMS = (
         lambda f: _generic(f, "Eq. 22", 0.02),
         "correct as printed",
     ),
-    _claim(
-        "eq24-27",
+    decided(
+        "nfa-eq24-27",
         "Eq. 24-27",
         "nine terms",
         "identity of symmetric matrices, to 1e-10",
@@ -246,8 +225,8 @@ CLAIMS = (
         lambda f: f["Eq. 27"] <= EXACT,
         shown=("Eq. 27",),
     ),
-    _claim(
-        "eq28",
+    decided(
+        "nfa-eq28",
         "Eq. 28",
         "the second denominator",
         "corrected within 3% of the trace and ρ within 0.01; as printed at least 3% low of it",
@@ -259,8 +238,8 @@ CLAIMS = (
         ),
         "the last term is tr[B]² tr[Ā²] tr[R²]²; printed tr[Ā]² tr[B²] tr[R²]², which is zero",
     ),
-    _claim(
-        "R-moments",
+    decided(
+        "nfa-R-moments",
         "App. E, App. H (derived)",
         {"limits": [1, 4, 25, 202]},
         "means over networks within 3 standard errors of the limits",
@@ -268,8 +247,8 @@ CLAIMS = (
         lambda f: all(abs(x) <= 3 for key in ("d = k", "d = k/2") for x in f[key]["standard errors from the limit"]),
         "free cumulants (d/k)^(p-1) (2p-1)!!; the exact means at these sizes stand beside",
     ),
-    _claim(
-        "prop10-nfm",
+    decided(
+        "nfa-prop10-nfm",
         "Prop. 10",
         "E[ẆᵀẆ] = (XᵀYX)²",
         "4 (XᵀYX)² within 1% over 2e5 initialisations",
@@ -277,8 +256,8 @@ CLAIMS = (
         lambda f: all(one["nfm"] <= 0.01 for one in _prop10(f)),
         "times 4, for the slope 2h of h²",
     ),
-    _claim(
-        "prop10-agop",
+    decided(
+        "nfa-prop10-agop",
         "Prop. 10",
         "3 tr(XᵀX) (XᵀYX)² + 6 XᵀYX XᵀX XᵀYX",
         "16 ((3/k) Tr(B) S² + (1 + 5/k) SBS) within 3%; as printed, with or without the 16, off by 50% or 9%",
@@ -289,8 +268,8 @@ CLAIMS = (
         ),
         "measured coefficients of E[RBR] on Tr(B) I and B beside 3/k and 1 + 5/k",
     ),
-    _claim(
-        "prop10-proof",
+    decided(
+        "nfa-prop10-proof",
         "App. F, Eq. 29-31",
         "Wick's theorem for equal hidden units",
         "equal units (3/k)(Tr(B) I + 2B) within 3%, as printed off by half; unequal ones (1 - 1/k) B within 3%",

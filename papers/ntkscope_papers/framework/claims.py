@@ -10,6 +10,7 @@ from typing import Any
 from ntkscope.core import Claim, Record
 from ntkscope.core.records.claims import FAILS, HOLDS
 from ntkscope_papers.framework.legs import not_run
+from ntkscope_papers.framework.results import rounded
 
 UNDECIDED = "no threshold is published; reported only"
 PART = "measured in part"
@@ -110,6 +111,25 @@ def claim(
     ('reproduced', 'stand-in')
     """
     return lambda read: Statement(id, source, published, check, stand_in, seeds, read, needs)
+
+
+def decided(
+    id: str,
+    source: str,
+    published: Any,
+    check: str,
+    leg: str,
+    holds: Callable[[Mapping[str, Any]], Any],
+    note: str = "",
+    shown: tuple[str, ...] = (),
+) -> Statement:
+    """A statement that the numbers of one leg decide; those `shown` are reported, to four digits, all if none are named."""
+
+    def read(config: Any, record: Record) -> Reading:
+        found = {key: value for key, value in record.metrics[leg].items() if key != "seconds"}
+        return Reading(rounded({key: found[key] for key in shown or found}, 4), bool(holds(found)), note)
+
+    return claim(id, source, published, check, needs=(leg,))(read)
 
 
 def claims_of(*places: ModuleType | Iterable[Any]) -> tuple[Statement, ...]:
