@@ -17,9 +17,9 @@ from ntkscope.linalg import matrix_correlation
 from ntkscope_papers.beaglehole_2024 import derivatives as early
 from ntkscope_papers.beaglehole_2024 import free_products as free
 from ntkscope_papers.beaglehole_2024.data import alignment_reversing, reverse
-from ntkscope_papers.beaglehole_2024.matrices import normal, relative, rounded
+from ntkscope_papers.beaglehole_2024.matrices import normal, relative
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.framework.results import summary, under
+from ntkscope_papers.framework.results import rounded, summary, under
 
 READINGS: dict[str, dict[str, Any]] = {  # how the printed construction is made possible, and the scale of X₁
     "support": {"reading": "support", "unit_norm": True},

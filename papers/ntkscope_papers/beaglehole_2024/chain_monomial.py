@@ -26,8 +26,9 @@ from ntkscope_papers.beaglehole_2024.feature_path import (
     tangents_of,
     weights_of,
 )
-from ntkscope_papers.beaglehole_2024.matrices import relative, rounded
+from ntkscope_papers.beaglehole_2024.matrices import relative
 from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework.results import rounded
 
 TITLES = ("EGOP of the target", "NFM  WᵀW", "AGOP  WᵀKW", "WᵀQW, random eigenvectors")
 RANKS = (2, 3, 4, 5, 6, 7, 8, 12)
@@ -203,7 +204,7 @@ class ChainMonomial(Experiment):
                 "layers": {name: of_layer(features[name], self.draws, seed) for name in LAYERS},
                 "egop": {"agop": matrix_correlation(layer.agop, exact), "nfm": matrix_correlation(layer.nfm, exact)},
             }
-            members.append(rounded(member))
+            members.append(rounded(member, 6))
             if not matrices:
                 matrices = [m.numpy() for m in (exact, layer.nfm, layer.agop, random_agop(layer, seed))]
         return members, matrices

@@ -18,9 +18,9 @@ from ntkscope.core import Record
 from ntkscope.infinite import Relu
 from ntkscope_papers.beaglehole_2024 import derivatives as early
 from ntkscope_papers.beaglehole_2024.data import chain_monomial, high_rank_polynomial, spectrum
-from ntkscope_papers.beaglehole_2024.matrices import layer_view, mlp, rounded
+from ntkscope_papers.beaglehole_2024.matrices import layer_view, mlp
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.framework.results import summary, under
+from ntkscope_papers.framework.results import rounded, summary, under
 
 DIP = 0.05
 TASKS = {"chain-monomial": chain_monomial, "high-rank-polynomial": high_rank_polynomial}

@@ -99,12 +99,6 @@ def derivatives_from_kernel(X: Any, kernel: Any, loss_derivatives: Any) -> Early
     """
     inputs, numbers = _inputs_and_weights(X, loss_derivatives)
     gram = tensor_of(kernel, "the kernel", 2).to(inputs.device)
-    if gram.shape != (len(inputs), len(inputs)):
-        raise UsageError(
-            f"got a kernel of shape {tuple(gram.shape)} for {len(inputs)} inputs; expected one row for each"
-        )
-    if not torch.allclose(gram, gram.T, rtol=1e-6, atol=1e-9 * float(gram.abs().max())):
-        raise UsageError("got a kernel that is not symmetric; expected 𝒦, the Gram matrix of pre-activation gradients")
     weighted = numbers[:, None] * inputs
     moved = gram @ weighted
     return EarlyTime(weighted.T @ moved, moved.T @ moved)
@@ -117,14 +111,6 @@ def _layer(inputs: Any, tangents: Any, loss_derivatives: Any) -> tuple[Tensor, T
     axes = 2 + (a.ndim == 3) + (d.ndim == 2)
     b = tensor_of(tangents, "the tangents", axes).to(a.device)
     d = d.to(a.device)
-    shape = [len(a), *d.shape[1:], *a.shape[1:-1]]
-    if list(b.shape[:-1]) != shape or len(d) != len(a):
-        raise UsageError(
-            f"got inputs {tuple(a.shape)}, tangents {tuple(b.shape)} and loss derivatives {tuple(d.shape)}; expected (n, in) or"
-            " (n, s, in), (n, [c,] [s,] out) and (n,) or (n, c)"
-        )
-    if not bool(d.any()):
-        raise NumericalError("got loss derivatives that are all zero: the weights do not move")
     a = a if a.ndim == 3 else a[:, None]
     d = d if d.ndim == 2 else d[:, None]
     return a, b.reshape(*d.shape, a.shape[1], b.shape[-1]), d
@@ -137,17 +123,13 @@ def quadratic_kernel(X: Any, W: Any, a: Any) -> Float64[Tensor, "n n"]:
     tensor([[144.]], dtype=torch.float64)
     """
     inputs, weights, readout = tensor_of(X, "X", 2), tensor_of(W, "W", 2), tensor_of(a, "a", 1)
-    if weights.shape != (len(readout), inputs.shape[1]):
-        raise UsageError(
-            f"got W of shape {tuple(weights.shape)}; expected ({len(readout)}, {inputs.shape[1]}), hidden units by inputs"
-        )
     tangents = 2 * (inputs @ weights.T) * readout
     return tangents @ tangents.T
 
 
 def _data_matrices(X: Any, y: Any) -> tuple[Tensor, Tensor]:
     """S = XᵀYX and B = XᵀX."""
-    inputs, labels = _inputs_and_weights(X, y, least=2)
+    inputs, labels = _inputs_and_weights(X, y)
     return inputs.T @ (labels[:, None] * inputs), inputs.T @ inputs
 
 
@@ -170,8 +152,6 @@ def quadratic_traces(X: Any, y: Any, W: Any, a: Any) -> Traces:
     """
     S, B = _data_matrices(X, y)
     readout, weights = tensor_of(a, "a", 1).to(S.device), tensor_of(W, "W", 2).to(S.device)
-    if weights.shape != (len(readout), len(S)):
-        raise UsageError(f"got W of shape {tuple(weights.shape)}; expected ({len(readout)} hidden units, {len(S)})")
     scaled = readout[:, None] * weights
     return _positive(free.word_traces(S @ S, B, scaled.T @ scaled))
 
@@ -283,15 +263,7 @@ def first_order_prediction(X: Any, y: Any, **network: Any) -> EarlyTime:
     return derivatives_from_kernel(inputs, expected_kernel(inputs, **network), labels)
 
 
-def _inputs_and_weights(X: Any, y: Any, least: int = 1) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:
-    """Inputs (n, d) and one number per input (labels, or derivatives of the loss), not all of them zero."""
+def _inputs_and_weights(X: Any, y: Any) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:
+    """Inputs (n, d) and one number per input (labels, or derivatives of the loss)."""
     inputs, numbers = tensor_of(X, "X", 2), tensor_of(y, "y", 1)
-    if len(inputs) != len(numbers) or len(inputs) < least:
-        raise UsageError(
-            f"got {len(inputs)} inputs and {len(numbers)} labels; expected one of each, of at least {least} samples"
-        )
-    if not bool(numbers.any()):
-        raise NumericalError("got labels (or loss derivatives) that are all zero: the weights do not move")
-    if not bool(inputs.any()):
-        raise NumericalError("got inputs that are all zero: the first layer's weights do not move")
     return inputs, numbers.to(inputs.device)

@@ -15,9 +15,9 @@ from ntkscope.core import generator
 from ntkscope_papers.beaglehole_2024 import derivatives as early
 from ntkscope_papers.beaglehole_2024 import free_products as free
 from ntkscope_papers.beaglehole_2024 import gaussian_words as gaussian
-from ntkscope_papers.beaglehole_2024.matrices import normal, relative, rounded
+from ntkscope_papers.beaglehole_2024.matrices import normal, relative
 from ntkscope_papers.framework import Experiment, Run, leg
-from ntkscope_papers.framework.results import summary
+from ntkscope_papers.framework.results import rounded, summary
 
 SIZES = {"k4 d3": (4, 3, 5), "k16 d6": (16, 6, 4), "k8 d8": (8, 8, 5), "k64 d16": (64, 16, 10)}  # k, d, n
 WIDTHS = (16, 32, 64, 128, 256)

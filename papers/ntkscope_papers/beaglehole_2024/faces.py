@@ -15,9 +15,10 @@ from ntkscope.core import Part, Record, generator
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
 from ntkscope_papers.beaglehole_2024.feature_path import finals
-from ntkscope_papers.beaglehole_2024.matrices import mlp, rounded
+from ntkscope_papers.beaglehole_2024.matrices import mlp
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
+from ntkscope_papers.framework.results import rounded
 
 LAYER = "layer1"
 OLIVETTI = "Olivetti faces (400 images of 40 people, split by person) for CelebA, which is not available here"
@@ -104,7 +105,7 @@ class Faces(Experiment):
             if i == 0:
                 assert layer.weight is not None
                 run.record.array("diagonals", np.stack(diagonals(layer.weight, layer.ptk, seeds[i])))
-        return {"members": rounded(members), "notes": list(ensemble.notes)}
+        return {"members": rounded(members, 6), "notes": list(ensemble.notes)}
 
     @claim(
         "nfa-fig9-setting",

@@ -1,12 +1,10 @@
-"""What the paper's experiments share: networks, one layer's inputs and tangents, differences of matrices, rounding."""
+"""What the paper's experiments share: networks, one layer's inputs and tangents, differences of matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -52,18 +50,3 @@ def relative(found: Tensor | float, expected: Tensor | float) -> float:
     """‖found - expected‖ / ‖expected‖."""
     gap, size = (torch.as_tensor(value, dtype=torch.float64).norm() for value in (found - expected, expected))
     return float(gap / size)
-
-
-def rounded(values: Any, digits: int = 6) -> Any:
-    """Numbers, also in nested lists and mappings, to so many significant digits.
-
-    >>> rounded({"a": [1234.5, 2]}, 3)
-    {'a': [1230.0, 2]}
-    """
-    if isinstance(values, Mapping):
-        return {key: rounded(value, digits) for key, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [rounded(value, digits) for value in values]
-    if isinstance(values, (np.ndarray, Tensor)):
-        return rounded(values.tolist(), digits)
-    return float(f"{values:.{digits}g}") if isinstance(values, float) else values

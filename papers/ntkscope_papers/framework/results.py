@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ntkscope.core import Record
 from ntkscope.core.errors import RecordError
@@ -75,7 +76,7 @@ def digits(value: float, count: int = 3) -> float:
 
 
 def rounded(value: Any, count: int = 3) -> Any:
-    """A result for a table: every float in it to `count` significant digits.
+    """A result for a table: every float in it, arrays included, to `count` significant digits.
 
     >>> rounded({"a": [1.23456, 2], "b": True}, 4)
     {'a': [1.235, 2], 'b': True}
@@ -84,4 +85,6 @@ def rounded(value: Any, count: int = 3) -> Any:
         return {key: rounded(item, count) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(item, count) for item in value]
+    if isinstance(value, np.ndarray | Tensor):
+        return rounded(value.tolist(), count)
     return digits(value, count) if isinstance(value, float) else value

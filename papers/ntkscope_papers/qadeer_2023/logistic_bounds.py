@@ -35,10 +35,6 @@ def signed_scores(scores: Any, labels: Any) -> Matrix:
     [[2.0, -2.0]]
     """
     psi, eta = finite(scores, "scores", 2), finite(labels, "labels", 2)
-    if psi.shape != eta.shape or not np.isin(eta, (0, 1)).all():
-        raise UsageError(
-            f"got scores of shape {psi.shape} and labels of shape {eta.shape}; expected one label, 0 or 1, for each node"
-        )
     return (1 - 2 * eta) * psi
 
 
@@ -105,7 +101,6 @@ class LogisticBounds:
     constants as they are printed.
     """
 
-    refinement: Refinement
     train_ck: float
     train_ntk: float
     test_ck: float
@@ -143,11 +138,10 @@ def logistic_bounds(
     *,
     refinement: Refinement,
     lengths: tuple[float, float] = (2.0, 2.0),
-    lipschitz: tuple[float, float] | None = None,
 ) -> LogisticBounds:
     """Losses, flags and constants of Theorems 5.1 and 5.2 from scores (M₁+1, M₂+1) and labels at the test nodes; O(n τ₁τ₂).
 
-    `lengths`: the sides of the rectangle. `lipschitz`: constants of the two scores known otherwise; else `corner_lipschitz`.
+    `lengths`: the sides of the rectangle. Lipschitz constants are those of `corner_lipschitz`.
 
     >>> labels = np.array([[0, 0, 1], [0, 0, 1], [0, 0, 1]])
     >>> found = logistic_bounds(labels - 0.5, 2 * labels - 1.0, labels, refinement=(2, 2))
@@ -160,7 +154,7 @@ def logistic_bounds(
     train = [summed_cross_entropy(values[::t1, ::t2]) for values in signed]
     test = [summed_cross_entropy(values) for values in signed]
     h = math.hypot(lengths[0] * t1 / (rows - 1), lengths[1] * t2 / (columns - 1))
-    steepest = lipschitz or tuple(corner_lipschitz(values, refinement, lengths) for values in scores)
+    steepest = [corner_lipschitz(values, refinement, lengths) for values in scores]
     corner = [corner_maximum(values, refinement) for values in signed]
     matching, ordered = labels_match(labels, refinement), train[1] <= train[0]
     omega = _exp(float((signed[0] - signed[1])[::t1, ::t2].max()))
@@ -172,7 +166,6 @@ def logistic_bounds(
 
     by_corner, by_slope = ordered and all(corner), ordered and matching
     return LogisticBounds(
-        refinement=refinement,
         train_ck=train[0],
         train_ntk=train[1],
         test_ck=test[0],

@@ -47,17 +47,6 @@ def lazy_prediction(K: Any, K_test: Any, y: Any, start: Any, start_test: Any) ->
     targets, before, after = (
         _outputs(each, name) for each, name in ((y, "y"), (start, "start"), (start_test, "start_test"))
     )
-    if targets.shape != before.shape or targets.shape[1:] != after.shape[1:]:
-        raise UsageError(
-            f"got targets of shape {targets.shape} and outputs at the start of shapes {before.shape} (training items) and"
-            f" {after.shape} (test items); expected one output per target, and as many columns for test items"
-        )
-    n, m = len(targets), len(after)
-    if tuple(K.shape) != (n, n) or tuple(K_test.shape) != (m, n):
-        raise UsageError(
-            f"got kernels of shapes {tuple(K.shape)} and {tuple(K_test.shape)}; expected ({n}, {n}) and ({m}, {n}), one row"
-            " for each output"
-        )
     return np.asarray(after + KernelRidge(alpha=0.0).fit(K, targets - before).predict(K_test))
 
 
@@ -149,10 +138,6 @@ def _slopes(activation: Function, z: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         point = z.requires_grad_(True)
         values = activation(point)
-        if values.shape != z.shape:
-            raise UsageError(
-                f"got an activation that makes shape {tuple(values.shape)} of {tuple(z.shape)}; expected the same"
-            )
         (first,) = torch.autograd.grad(values.sum(), point, create_graph=True)
         second = torch.zeros_like(z)
         if first.requires_grad:
@@ -213,15 +198,6 @@ def global_convergence(
     (0.666667, 0.625, 0.125, True)
     """
     loss, away, steps = vector(residuals, "residuals"), vector(distances, "distances"), vector(moves, "moves")
-    if len(loss) < 2 or len(away) != len(loss) or len(steps) != len(loss) - 1:
-        raise UsageError(
-            f"got {len(loss)} residuals, {len(away)} distances and {len(steps)} moves; expected T + 1, T + 1 and T of a run of"
-            " T ≥ 1 steps"
-        )
-    if min(loss.min(), away.min(), steps.min()) < 0 or not loss[0] > 0:
-        raise UsageError(
-            "got negative norms, or a residual of 0 at the start; expected norms, the first residual positive"
-        )
     shrinks = 1 - lr * alpha**2 / (2 * items)
     if shrinks <= 0:
         raise UsageError(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ntkscope.core import NumericalError, UsageError, numpy_generator
+from ntkscope.core import numpy_generator
 from ntkscope.data import load
-from ntkscope_papers.balakrishnan_2023.orthants import matching
-from ntkscope_papers.balakrishnan_2023.orthants.matching import match_fraction, matches
+from ntkscope_papers.balakrishnan_2023.orthants import measures
+from ntkscope_papers.balakrishnan_2023.orthants.measures import match_fraction, matches
 
 
 def naive(train: np.ndarray, y: np.ndarray, test: np.ndarray, y_test: np.ndarray) -> list[float]:
@@ -31,7 +31,7 @@ def test_against_a_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         train, test = np.round(train), np.round(test)
     y, y_test = random.integers(0, classes, n), random.integers(0, classes, m)
     expected = naive(train, y, test, y_test)
-    monkeypatch.setattr(matching, "BLOCK", 40)  # several blocks
+    monkeypatch.setattr(measures, "BLOCK", 40)  # several blocks
     assert matches(train, y, test, y_test).tolist() == pytest.approx(expected, abs=1e-12)
     assert match_fraction(train, y, test, y_test) == pytest.approx(np.mean(expected), abs=1e-12)
     order = random.permutation(n)
@@ -62,20 +62,3 @@ def test_raw_distances_in_the_empty_orthant() -> None:
     assert shares[1] >= 0.98
     folded = match_fraction(split.train.x.abs(), split.train.y, unseen.x.abs(), unseen.y)
     assert folded >= 0.95  # folded, all orthants are one
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (([[0.0]], [0], [[0.0, 1.0]], [0]), UsageError, "1 training features and 2 test features"),
-        (([[0.0]], [0, 1], [[0.0]], [0]), UsageError, "labels of shape"),
-        (([[0.0]], [0.5], [[0.0]], [0]), UsageError, "whole numbers"),
-        (([0.0], [0], [[0.0]], [0]), UsageError, "train_features"),
-        ((np.zeros((0, 2)), [], [[0.0, 0.0]], [0]), UsageError, "none empty"),
-        (([[0.0]], [0], np.zeros((0, 1)), []), UsageError, "none empty"),
-        (([[np.nan]], [0], [[0.0]], [0]), NumericalError, "NaN or infinite"),
-    ],
-)
-def test_refusals(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        match_fraction(*arguments)

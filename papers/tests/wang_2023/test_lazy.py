@@ -179,16 +179,9 @@ def test_the_residual_norm_is_not_the_training_loss() -> None:
     [
         (lambda: lazy.lipschitz_constant(torch.relu), "jumps near"),
         (lambda: lazy.lipschitz_constant(torch.square), "grows beyond"),
-        (lambda: lazy.lipschitz_constant(lambda z: z.sum()), "expected the same"),
         (lambda: lazy.alpha_of(0.0), "positive"),
         (lambda: lazy.alpha_of(math.nan), "positive"),
-        (lambda: lazy.lazy_prediction(np.eye(2), np.eye(2), [1.0, 2.0], [1.0], [1.0, 2.0]), "one output per target"),
-        (lambda: lazy.lazy_prediction(np.eye(2), np.eye(2), [1.0, 2.0], [1.0, 0.0], [1.0]), "one row for each"),
-        (lambda: lazy.lazy_prediction(np.eye(2), np.eye(2), [1.0, np.nan], [1.0, 0.0], [1.0, 1.0]), "NaN"),
-        (lambda: lazy.global_convergence([1.0, 1.0], [0.0, 1.0], [1.0, 1.0], alpha=1.0, lr=0.1, items=2), "T ≥ 1"),
-        (lambda: lazy.global_convergence([0.0, 1.0], [0.0, 1.0], [1.0], alpha=1.0, lr=0.1, items=2), "negative norms"),
         (lambda: lazy.global_convergence([1.0, 1.0], [0.0, 1.0], [1.0], alpha=1.0, lr=9.0, items=2), "largest_rate"),
-        (lambda: lazy.global_convergence([1.0, np.inf], [0.0, 1.0], [1.0], alpha=1.0, lr=0.1, items=2), "infinite"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call: object, match: str) -> None:
