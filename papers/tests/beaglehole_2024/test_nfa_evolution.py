@@ -183,3 +183,11 @@ def test_missing_legs_are_named(tmp_path: Path) -> None:
     reading = READINGS["fig7-8-robust"](NFAEvolution(), record)
     assert reading.measured is None
     assert "decay-1/s0.001" in reading.lacks
+
+
+def test_the_rate_of_mse_is_that_of_twice_half_of_it(tmp_path: Path) -> None:
+    tiny = given(items=16, dimension=6, width=8, test_items=8, scales=(0.01, 1.0), steps=10, seeds=1)
+    whole = NFAEvolution.run("smoke", out=tmp_path / "whole", device="cpu", legs=("mse/isotropic/s1",), **tiny)
+    twice = NFAEvolution.run("smoke", out=tmp_path / "twice", device="cpu", legs=("isotropic/s1",), lr=0.1, **tiny)
+    found, wanted = whole.arrays[array_of("mse/isotropic", 1.0)], twice.arrays[array_of("isotropic", 1.0)]
+    np.testing.assert_array_equal(found, wanted)

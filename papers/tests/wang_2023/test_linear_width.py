@@ -143,3 +143,22 @@ def test_another_order_is_not_reproduced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("most", "holds"), [(4, True), (3, False)])
 def test_a_class_must_be_that_of_most_seeds(most: int, holds: bool) -> None:
     assert mostly({"heavy tail": most, "undecided": 5 - most}, CLASSES["case4"]) is holds
+
+
+@pytest.mark.parametrize(("adam", "step", "holds"), [(5, 5, True), (5, 4, False), (3, 5, False)])
+def test_heavy_tails_hold_with_adam_and_with_one_step_of_adagrad(
+    tmp_path: Path, adam: int, step: int, holds: bool
+) -> None:
+    def members(above: int) -> list[dict[str, Any]]:
+        kinds = ("weights", "ck", "ntk")
+        ends = {name: {"above": above, "hill": hill} for name, hill in (("spectra", 2.0), ("start", 4.0))}
+        classes = {kind: {"label": CLASSES["case4"]} for kind in kinds}
+        return [
+            {"diverged": False, "classes": classes, **{end: dict.fromkeys(kinds, row) for end, row in ends.items()}}
+        ] * 5
+
+    legs = {"table8/case4": adam, "adagrad": 2, "adagrad/0.3": step}
+    record = record_of(tmp_path, {}, **{key: {"members": members(above)} for key, above in legs.items()})
+    reading = JUDGED["heavy-tail-case4"](LinearWidth(), record)
+    assert reading.holds is holds
+    assert ("holds with AdaGrad, step 0.3" if step == 5 else "holds with none") in reading.note
