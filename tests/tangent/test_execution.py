@@ -526,7 +526,7 @@ def test_a_kept_engine_is_probed_and_tried_once(
     assert len(modes[first:]) == K.certificate.blocks == K.certificate.checked  # and nothing was run but blocks
     assert probes == [1]
     assert K.coverage.execution.startswith("channels last, one output per backward pass")
-    assert "harvest: channels last" in str(K.coverage)
+    assert "execution: channels last" in str(K.coverage)
     assert "the model's own layout" in K.coverage.execution
 
 

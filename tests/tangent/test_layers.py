@@ -687,11 +687,11 @@ def test_a_plan_for_the_smallest_budget_keeps_it(each: Footprint) -> None:
     m=st.one_of(st.none(), st.floats(0, 13).map(lambda power: int(2**power))),
     power=st.floats(30, 38),
     extra=st.integers(0, 10**8),
-    shelving=st.integers(1, 6 * 10**7),
+    caching=st.integers(1, 6 * 10**7),
 )
-def test_room_for_heads_that_share_a_pass(n: int, m: int | None, power: float, extra: int, shelving: int) -> None:
+def test_room_for_heads_that_share_a_pass(n: int, m: int | None, power: float, extra: int, caching: int) -> None:
     """It is there besides the rest, or the plan is the one without."""
-    each, memory = gpu(shelving=shelving), int(2**power)
+    each, memory = gpu(caching=caching), int(2**power)
     result = n * (m or n) * each.itemsize
     try:
         usual = planned(n, m, each, memory, 1, 1, "auto")
@@ -710,7 +710,7 @@ def test_room_for_heads_that_share_a_pass(n: int, m: int | None, power: float, e
 
 
 def test_room_for_heads_is_made_where_it_costs_little() -> None:
-    each = gpu(shelving=50_000_000)
+    each = gpu(caching=50_000_000)
     usual = planned(2_048, None, each, 2**36, 1, 1, "auto")
     made = roomy(2_048, None, each, 2**36, 1, 1, "auto", 40_000_000)
     assert made.held(each, 2_048, None) + made.block * 40_000_000 <= each.slack * 2**36

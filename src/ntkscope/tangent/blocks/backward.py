@@ -145,7 +145,7 @@ def capture(
 ) -> BackwardPass:
     """One forward pass, one backward pass per head, and the func method for the parameters that need it.
 
-    With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`). `way`
+    With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`). `mode`
     changes memory formats and how many heads share a backward pass, and no numbers but for rounding.
 
     Where the head is a sum of outputs, which may cancel (the rows of a trained readout add up to nearly nothing), passes back

@@ -3,7 +3,7 @@
 CPU libraries tune the forward convolution (blocked, Winograd); their input gradient is often two to three times slower for
 the same work, and their weight gradient up to ten times. With stride 1 the input gradient is itself a forward convolution of
 the cotangent with the flipped kernel, channels swapped; the weight gradient is one of the inputs with the cotangents, samples
-and channels swapped. Exact up to the order of sums. On a GPU that is one of the ways that are timed (`harvest`); the weight
+and channels swapped. Exact up to the order of sums. On a GPU that is one of the modes that are timed (`execution`); the weight
 gradient is PyTorch's own there, and of small images the input gradient is a product of matrices.
 """
 
@@ -106,7 +106,7 @@ def of_weights(x: Tensor, weight: Tensor, cotangent: Tensor, padding: Sequence[i
 
 
 def flipped_bytes(leaves: Iterable[Tensor], device: torch.device) -> int:
-    """At most what the flipped kernels of one forward pass take; on a GPU a way of harvesting has room for them."""
+    """At most what the flipped kernels of one forward pass take; on a GPU an execution mode has room for them."""
     return sum(t.numel() * t.element_size() for t in leaves if t.dim() > 2) if device.type == "cpu" else 0
 
 

@@ -1,11 +1,11 @@
-"""The harvest: how a block of samples is run through the network and back, and which way of doing so is the fastest here.
+"""Execution modes: how a block of samples is run through the network and back, and which mode is the fastest here.
 
-A way is a memory format (the model's own, or channels innermost), how passes back through a convolution are made (by the
-library, or as convolutions: `quick_convolution`) and how many outputs share a backward pass. All of them give
-the same numbers up to rounding; which is fastest depends on the network and the GPU. So on CUDA the first blocks of a run are
-harvested in different ways and timed: that is work which had to be done anyway, and it is certified like all other work. An
-engine that is kept for further calls (`patient`) times them on some samples before its first block instead. A way that does not
-give the plain one's factors on the probed samples is never used. What was found stays with the engine.
+A mode is a memory format (the model's own, or channels innermost), how passes back through a convolution are made (by the
+library, or as convolutions: `convolution`) and how many outputs share a backward pass. All of them give the same numbers up to
+rounding; which is fastest depends on the network and the GPU. So on CUDA the first blocks of a run are run in different modes and
+timed: that is work which had to be done anyway, and it is certified like all other work. An engine that is kept for further calls
+(`patient`) times them on some samples before its first block instead. A mode that does not give the plain one's factors on the
+probed samples is never used. What was found stays with the engine.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-DEVICES: tuple[str, ...] = ("cuda",)  # where ways are compared; elsewhere blocks are run as the model runs
+DEVICES: tuple[str, ...] = ("cuda",)  # where modes are compared; elsewhere blocks are run as the model runs
 TOGETHER = 16  # outputs that share a backward pass, at most
-USES = 2  # blocks of each way: the first makes libraries choose their kernels, the second is timed
-AHEAD = 4  # blocks to come, or of earlier calls, from which on another way is tried: fewer could not pay for it
-GAIN = 0.97  # of the plain way's time, which another must stay below
+USES = 2  # blocks of each mode: the first makes libraries choose their kernels, the second is timed
+AHEAD = 4  # blocks to come, or of earlier calls, from which on another mode is tried: fewer could not pay for it
+GAIN = 0.97  # of the plain mode's time, which another must stay below
 LAUNCHES = 0.2  # of a block's time, which three samples alone take: from there on launches may be what it costs
-BLOCK, LONGEST = 256, 4096  # samples of a block while ways are compared, and once one was chosen
+BLOCK, LONGEST = 256, 4096  # samples of a block while modes are compared, and once one was chosen
 RUNS = 14  # of some samples before the first block, at most
-SLOWER = 1.3  # times the plain way's time, beyond which nothing more is tried with that layout
+SLOWER = 1.3  # times the plain mode's time, beyond which nothing more is tried with that layout
 ALIKE = 1.5  # blocks whose lengths differ by less than this factor are compared
 
 
@@ -59,7 +59,7 @@ PLAIN = ExecutionMode()
 
 @dataclass
 class Execution:
-    """What is known about the ways of one engine; its parts and copies share it.
+    """What is known about the modes of one engine; its parts and copies share it.
 
     `convolutions`: whether channels can be innermost anywhere; `heads`: how many outputs could share a pass.
     """
@@ -84,13 +84,13 @@ class Execution:
 
     @classmethod
     def of(cls, device: torch.device, convolutions: bool, heads: int, certified: bool) -> Execution:
-        """Ways are compared only where every block is certified: the probed samples alone cannot tell how a network that looks
+        """Modes are compared only where every block is certified: the probed samples alone cannot tell how a network that looks
         at the length of its batch, or at strides, takes another layout."""
         return cls(certified and device.type in DEVICES, convolutions=convolutions, heads=heads)
 
     @property
     def settled(self) -> bool:
-        """Whether every way worth it was timed."""
+        """Whether every mode worth it was timed."""
         return not self.tries or self._untried() is None
 
     def longest(self, samples: int) -> int:
@@ -105,7 +105,7 @@ class Execution:
 
     @staticmethod
     def compared(samples: int) -> int:
-        """On how many of so many samples ways are compared before the first block."""
+        """On how many of so many samples modes are compared before the first block."""
         return min(samples, BLOCK)
 
     def compare(
@@ -114,7 +114,7 @@ class Execution:
         vet: Callable[[ExecutionMode], float | None],
         run: Callable[[ExecutionMode], Callable[[], float] | None],
     ) -> None:
-        """Time every way worth it on the same n samples; `run(way)` says how long it took, or None where it failed."""
+        """Time every mode worth it on the same n samples; `run(mode)` says how long it took, or None where it failed."""
         self.patient = False
         for _ in range(RUNS):
             if self.settled:
@@ -135,9 +135,9 @@ class Execution:
         self.before, self.ahead = self.seen, blocks
 
     def next(self, n: int, vet: Callable[[ExecutionMode], float | None]) -> ExecutionMode:
-        """The way for the next block, of n samples.
+        """The mode for the next block, of n samples.
 
-        `vet(way)`: seconds that a few samples take in the plain way, None if the other way has other numbers for them.
+        `vet(mode)`: seconds that a few samples take in the plain mode, None if the other mode has other numbers for them.
         """
         left, self.ahead = self.ahead, max(0, self.ahead - 1)
         self.seen += 1
@@ -176,7 +176,7 @@ class Execution:
                 self.long_seconds = seconds() / n
 
     def refuse(self, mode: ExecutionMode) -> None:
-        """Never use this way again: it failed, or its numbers are others."""
+        """Never use this mode again: it failed, or its numbers are others."""
         self.refused.add(mode)
         self.seconds.pop(mode, None)
         self.mode = self._best()
@@ -197,7 +197,7 @@ class Execution:
         return self.length <= ALIKE * n and n <= ALIKE * self.length
 
     def _untried(self) -> ExecutionMode | None:
-        """The next way to time: first the plain one, then those that could be faster than what is known."""
+        """The next mode to time: first the plain one, then those that could be faster than what is known."""
         return next(
             (mode for mode in self._worth() if mode not in self.refused and self.uses.get(mode, 0) < USES), None
         )

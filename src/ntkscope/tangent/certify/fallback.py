@@ -1,4 +1,4 @@
-"""Detours: the slower exact ways in which work begins again after a failed check.
+"""Fallbacks: the slower exact ways in which work begins again after a failed check.
 
 Each avoids more than the one before: several threads, rules for the parameters concerned, then `vmap`. Where even sample by
 sample fails, the call is refused.

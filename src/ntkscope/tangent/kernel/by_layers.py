@@ -178,7 +178,7 @@ def _placed(room: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, dev
 
 @dataclass(frozen=True, eq=False)
 class Layered:
-    """One tile between two shelves, or of one with itself: `block` samples were run at once.
+    """One tile between two caches, or of one with itself: `block` samples were run at once.
 
     `forming` bytes for the gradients of both sides at a time, `workspace` bytes for products. `room`: the former, where they
     are kept from tile to tile; taken and given back for each layer, such large pieces of memory are broken up by what stays.

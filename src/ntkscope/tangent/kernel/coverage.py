@@ -109,4 +109,4 @@ class Coverage:
             f"{method} {self.share(method):.1%} of parameters, {self.time_share(method):.1%} of time"
             for method in sorted(set(self.methods.values()))
         ]
-        return "; ".join([*parts, f"harvest: {self.execution}"] if self.execution else parts)
+        return "; ".join([*parts, f"execution: {self.execution}"] if self.execution else parts)

@@ -108,7 +108,7 @@ class Engine:
         self.timing = self._new_clock()
         self.ran = 0
         self.execution.threads = 1
-        self.spare = 0.0  # bytes that a way of harvesting may take besides what the plan counts
+        self.spare = 0.0  # bytes that an execution mode may take besides what the plan counts
         self.auditor = self._auditor(0)
 
     def _auditor(self, seed: int) -> Auditor:
@@ -171,7 +171,7 @@ class Engine:
         self.execution.compare(count, self._vet, run)
 
     def _captured(self, batch: Batch, check: Check | None, mode: ExecutionMode, fitting: ExecutionMode) -> BackwardPass:
-        """A block, run in as much of a way as fits into the memory there is."""
+        """A block, run in as much of a mode as fits into the memory there is."""
         n = len(batch)
         watch = Stopwatch(self.device)
         with self.clock("capture"):
@@ -192,7 +192,7 @@ class Engine:
         return capture(self.subject, batch, *parts, weights, mode)
 
     def _vet(self, mode: ExecutionMode) -> float | None:
-        """Seconds that the probed samples take in the plain way; None where another way has other factors for them."""
+        """Seconds that the probed samples take in the plain mode; None where another mode has other factors for them."""
         with self.clock("trial"):
             watch = Stopwatch(self.device)
             plain = self._run(self.probed.few, PLAIN)
@@ -210,7 +210,7 @@ class Engine:
         return [leaf for name, leaf in self.subject.leaves.items() if leaf.dim() == 4 and name in names]
 
     def _fitting(self, mode: ExecutionMode, n: int) -> ExecutionMode:
-        """As much of a way as the memory besides the plan's allows: converted kernels, passes back of several heads."""
+        """As much of a mode as the memory besides the plan's allows: converted kernels, passes back of several heads."""
         kernels = sum(kernel.numel() * kernel.element_size() for kernel in self._kernels)
         return mode.within(self.spare, kernels, n * self._another)
 
@@ -222,7 +222,7 @@ class Engine:
 
     @property
     def sharing(self) -> int:
-        """Bytes a sample that the way of running samples takes besides, once it was chosen: several heads that share a pass."""
+        """Bytes a sample that the execution mode takes besides, once it was chosen: several heads that share a pass."""
         return (self.execution.mode.together - 1) * self._another if self.execution.settled else 0
 
     @property

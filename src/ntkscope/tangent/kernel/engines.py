@@ -21,7 +21,7 @@ class Engines:
     def __init__(self, subject: Subject, *, certify: str | bool = "every", lasting: bool = False) -> None:
         self.subject, self.certify, self.lasting = subject, certify, lasting
         self.kept: Probed | None = None
-        self.plainly = False  # whether a check failed on blocks that were run in another way than the model's own
+        self.plainly = False  # whether a check failed on blocks that were run in another mode than the model's own
         self._made: dict[Any, Engine] = {}  # of what the probe found
 
     def probe(self, sample: Batch) -> Probed:

@@ -41,7 +41,7 @@ class Footprint:
     what each thread at blocks of its own takes besides them.
 
     Where gradients can be formed later (`deferred`): `kept` bytes while the factors stay, `formed` bytes of one layer's
-    gradient, `least` bytes of as few of its rows as are formed at a time (0: of all), `shelving` bytes while a block is
+    gradient, `least` bytes of as few of its rows as are formed at a time (0: of all), `caching` bytes while a block is
     captured whose gradients have room of their own (0: as `passing`), `check` bytes for each block that is not compared with
     autograd yet. `capture_cost`, `forming_cost` and
     `again_cost` are multiply-adds a sample: of running it, of forming its features, and of those that are formed later.
@@ -58,7 +58,7 @@ class Footprint:
     kept: int = 0
     formed: int = 0
     least: int = 0
-    shelving: int = 0
+    caching: int = 0
     check: int = 0
     short: bool = False
     capture_cost: float = 0.0
@@ -94,7 +94,7 @@ class Footprint:
     def cache(self, rows: int, columns: int, block: int, forming: int, workspace: int) -> int:
         """Bytes while the factors of `rows` and `columns` samples stay and `forming` bytes of gradients are formed of them."""
         blocks = -(-rows // block) + -(-columns // block)
-        passing = block * (self.shelving or self.passing)
+        passing = block * (self.caching or self.passing)
         held = (rows + columns) * (self.kept or self.feature) + blocks * self.check + passing
         return held + forming + workspace + self.worker + self.tile(rows, columns or rows)
 
@@ -125,7 +125,7 @@ def footprint(
     if deferral is None:
         return plain
     forward = sum(piece.forward_cost for piece in made)
-    shelving = max(
+    caching = max(
         (
             piece.forming_numbers(heads) * factors
             if piece in deferral.placed
@@ -139,7 +139,7 @@ def footprint(
         kept=deferral.kept,
         formed=deferral.largest,
         least=deferral.least,
-        shelving=capture + shelving if cuda else 0,
+        caching=capture + caching if cuda else 0,
         short=storage == 2,
         check=check,
         capture_cost=float(forward * (1 + heads + 2 * bool(check))),  # one more pass back that checks, for weights too

@@ -84,7 +84,7 @@ def roomy(
     usual = planned(n, m, each, memory, kept, threads, schedule)
     if not (extra and usual.layered):
         return usual
-    larger = replace(each, passing=each.passing + extra, shelving=each.shelving + extra if each.shelving else 0)
+    larger = replace(each, passing=each.passing + extra, caching=each.caching + extra if each.caching else 0)
     try:
         found = planned(n, m, larger, memory, kept, threads, schedule)
     except MemoryBudgetError:

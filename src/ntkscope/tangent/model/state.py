@@ -40,7 +40,7 @@ class ModelState:
     """What a model reaches, as it is now.
 
     >>> model = nn.Linear(1, 1)
-    >>> before = Pristine(model)
+    >>> before = ModelState(model)
     >>> model.cache = 3
     >>> before.changed()
     ['cache']
@@ -170,7 +170,7 @@ class ModelState:
         `aside`: a graph may keep tensors and arrays for later, so others stand in for those that were written to.
 
         >>> model = nn.Linear(1, 1)
-        >>> before = Pristine(model, reached=Reach(model))
+        >>> before = ModelState(model, reached=Reach(model))
         >>> model.scale = 2.0
         >>> with before.as_it_was():
         ...     hasattr(model, "scale")

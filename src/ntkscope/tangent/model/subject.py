@@ -92,7 +92,7 @@ class Subject:
                 leaf.requires_grad_(name in chosen or (leaf.is_floating_point() and theirs.requires_grad))
         kinds = [leaf.dtype for leaf in self.leaves.values()] or [t.dtype for t in own[:1]]
         self.dtype: torch.dtype = dtype or (reduce(torch.promote_types, kinds) if kinds else torch.get_default_dtype())
-        self._pristine: ModelState | None = None
+        self._model_state: ModelState | None = None
         self._spare: tuple[nn.Module, ModelState] | None = None
         self._remembered: dict[str, Any] = {}
         self._theirs: dict[int, str] | None = None  # the original's parameters, by address
@@ -129,7 +129,7 @@ class Subject:
     def run(self, batch: Batch) -> Any:
         """Whatever the model answers; the model is put back as it was, the inputs are left alone."""
         fresh = batch.map(_copied)
-        if self._pristine is None:
+        if self._model_state is None:
             return self._first_run(fresh)
         if self.changes:
             self.restore()
@@ -142,7 +142,7 @@ class Subject:
         """The same, and looks whether the model writes to its own tensors and casts its own modules."""
         for other in chain(*_OPEN.get(caller(), ())):  # of the same model, perhaps, whose numbers a pass has left
             other.restore()
-        self._pristine = before = ModelState(self.model, written=self._written)
+        self._model_state = before = ModelState(self.model, written=self._written)
         if self._written is None:
             before.watch_values()
         try:
@@ -186,17 +186,17 @@ class Subject:
 
     def tidy(self) -> None:
         """Put back what a pass changed, but for the numbers of tensors, which its backward pass may need."""
-        assert self._pristine is not None
+        assert self._model_state is not None
         with torch._C.DisableTorchFunction():  # whoever watches the pass has no use for this
-            self.changes.update(self._pristine.restore(numbers=False))
+            self.changes.update(self._model_state.restore(numbers=False))
         calls = _OPEN.get(caller())
         if calls and self not in calls[-1]:
             calls[-1].append(self)
 
     def restore(self, *, every: bool = False) -> None:
         """Put back everything; `every`: also what may have been written without a trace."""
-        if self._pristine is not None:
-            self.changes.update(self._pristine.restore(every=every))
+        if self._model_state is not None:
+            self.changes.update(self._model_state.restore(every=every))
 
     def refresh(self) -> None:
         """Before another call: follow what the caller did to the weights."""
@@ -208,8 +208,8 @@ class Subject:
             with torch.no_grad():
                 for mine, theirs in zip(_state(self.model), _state(self.original), strict=True):
                     mine.copy_(theirs)
-        if self._pristine is not None and not self._pristine.follow():
-            self._pristine = self._written = None
+        if self._model_state is not None and not self._model_state.follow():
+            self._model_state = self._written = None
 
     def twin(self) -> Subject:
         """The same for another thread, with modules of its own; the parameters' numbers are shared."""
@@ -220,7 +220,7 @@ class Subject:
         other._remembered, other.compared = {}, 0
         parameters = dict(other.model.named_parameters())
         other.leaves = {name: parameters[name] for name in self.leaves}
-        other._pristine, other._spare, other.changes = (
+        other._model_state, other._spare, other.changes = (
             ModelState(other.model, classes=False, written=self._written),
             None,
             set(),
