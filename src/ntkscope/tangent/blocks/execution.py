@@ -1,11 +1,11 @@
 """Execution modes: how a block of samples is run through the network and back, and which mode is the fastest here.
 
-A mode is a memory format (the model's own, or channels innermost), how passes back through a convolution are made (by the
-library, or as convolutions: `convolution`) and how many outputs share a backward pass. All of them give the same numbers up to
-rounding; which is fastest depends on the network and the GPU. So on CUDA the first blocks of a run are run in different modes and
-timed: that is work which had to be done anyway, and it is certified like all other work. An engine that is kept for further calls
-(`patient`) times them on some samples before its first block instead. A mode that does not give the plain one's factors on the
-probed samples is never used. What was found stays with the engine.
+A mode is a memory format (the model's own, or channels innermost), how passes back through a convolution are made (by
+the library, or as convolutions: `convolution`) and how many outputs share a backward pass. All of them give the same
+numbers up to rounding; which is fastest depends on the network and the GPU. So on CUDA the first blocks of a run are
+run in different modes and timed: that is work which had to be done anyway, and it is certified like all other work.
+An engine that is kept for further calls (`patient`) times them on some samples before its first block instead. A mode
+that does not give the plain one's factors on the probed samples is never used. What was found stays with the engine.
 """
 
 from __future__ import annotations
