@@ -123,7 +123,12 @@ def kernel(
     >>> kernel(serial(Dense(), Relu(normalize=True), Dense()), x).dense().diagonal()
     tensor([2., 2.], dtype=torch.float64)
     """
-    return _compute(net, x1, x2, (kind,), parametrization, init, dtype, device, memory, store, executor, progress)[kind]
+    if store is None and executor is not None:
+        raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
+    pairs = _pairs(net, x1, x2, kind == "ntk", parametrization, init, dtype, device)
+    if store is not None:
+        return _stored(pairs, kind, parse_bytes(memory), store, executor, progress)
+    return _computed(pairs, (kind,), parse_bytes(memory), progress)[kind]
 
 
 def kernels(
@@ -136,29 +141,33 @@ def kernels(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",
-    progress: bool = False,
 ) -> Kernels:
     """Both kernels for the price of the NTK, as predictions with their variance need them; arguments as of `kernel`."""
-    made = _compute(net, x1, x2, ("nngp", "ntk"), parametrization, init, dtype, device, memory, None, None, progress)
+    pairs = _pairs(net, x1, x2, True, parametrization, init, dtype, device)
+    made = _computed(pairs, ("nngp", "ntk"), parse_bytes(memory))
     return Kernels(made["nngp"], made["ntk"])
 
 
-def _compute(
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """A network and the inputs between which its kernel is; `symmetric`: of the left ones with themselves."""
+
+    network: Network
+    left: Tensor
+    right: Tensor
+    symmetric: bool
+
+
+def _pairs(
     net: nn.Module | Layer,
     x1: Any,
     x2: Any,
-    wanted: tuple[str, ...],
+    tangent: bool,
     parametrization: str | None,
     init: str,
     dtype: torch.dtype,
     device: torch.device | str | None,
-    memory: str | int | float,
-    store: str | os.PathLike[str] | None,
-    executor: Any,
-    show: bool,
-) -> dict[str, Gram]:
-    if store is None and executor is not None:
-        raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
+) -> _Pairs:
     if dtype not in (torch.float64, torch.float32):
         raise UsageError(f"got dtype={dtype}; expected torch.float64 or torch.float32")
     if isinstance(net, nn.Module):
@@ -176,31 +185,25 @@ def _compute(
         raise UsageError(f"got inputs of shapes {tuple(left.shape)} and {tuple(right.shape)}; expected samples alike")
     shape = Shape(left.shape[1], tuple(left.shape[2:]))
     if parametrization is None:
-        parametrization = _own(steps) if "ntk" in wanted else "ntk"  # the NNGP has the same in both
-    network = Network.of(layers, shape, "ntk" in wanted, parametrization == "standard")
+        parametrization = _own(steps) if tangent else "ntk"  # the NNGP has the same in both
+    network = Network.of(layers, shape, tangent, parametrization == "standard")
     if isinstance(net, nn.Module):
         hold_to_network(net, layers, steps, [left[:2], right[-1:]])
-    if store is not None:
-        (kind,) = wanted
-        sides = left.detach(), None if x2 is None else right.detach()
-        return {kind: _stored(network, *sides, kind, parse_bytes(memory), store, executor, show)}
-    if left.requires_grad or right.requires_grad:
-        return _whole(network, left, right, x2 is None, wanted)
+    return _Pairs(network, left, right, x2 is None)
+
+
+def _computed(pairs: _Pairs, wanted: tuple[str, ...], memory: int, show: bool = False) -> dict[str, Gram]:
+    """In memory: whole where gradients in the inputs are wanted, else by tiles."""
+    if pairs.left.requires_grad or pairs.right.requires_grad:
+        return _whole(pairs.network, pairs.left, pairs.right, pairs.symmetric, wanted)
     with torch.no_grad():
-        return _tiled(network, left, right, x2 is None, wanted, parse_bytes(memory), show)
+        return _tiled(pairs.network, pairs.left, pairs.right, pairs.symmetric, wanted, memory, show)
 
 
-def _stored(
-    network: Network,
-    left: Tensor,
-    right: Tensor | None,
-    kind: str,
-    memory: int,
-    store: str | os.PathLike[str],
-    executor: Any,
-    show: bool,
-) -> Gram:
+def _stored(pairs: _Pairs, kind: str, memory: int, store: str | os.PathLike[str], executor: Any, show: bool) -> Gram:
     """In a store, the tiles that were missing computed."""
+    network, left = pairs.network, pairs.left.detach()
+    right = None if pairs.symmetric else pairs.right.detach()
     found = KernelStore.find(store)
     side = max(len(left), len(left if right is None else right))
     cut = make_cut(network, side, memory, left) if found is None else found_cut(found)

@@ -8,20 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Params, Part, Snapshot, UsageError, progress
-from ntkscope.core.checked import Count, CountOrZero, NonNegative
+from ntkscope.core.checked import CountOrZero
 from ntkscope.core.model.copies import duplicate, own_copy
 from ntkscope.core.progress import Progress
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensembles.group import Group
 from ntkscope.training.ensembles.likeness import refuse_unlike
-from ntkscope.training.ensembles.members import Members, Plan
+from ntkscope.training.ensembles.members import Members, Plan, Together
 from ntkscope.training.ensembles.rates import member_values
 from ntkscope.training.ensembles.stacked import each_member, outputs_of
 from ntkscope.training.ensembles.store import Keeper, as_snapshot, joined
@@ -88,16 +88,8 @@ def fit_ensemble(
     *,
     seeds: CountOrZero | Sequence[int],
     validation: Part | Sequence[Part] | None = None,
-    patience: Count | None = None,
-    restore: bool = True,
-    min_delta: NonNegative = 0.0,
-    diverged: Literal["raise", "nan"] = "raise",
     store: str | os.PathLike[str] | None = None,
-    checkpoint_seconds: float | int = 60.0,
     on_snapshot: Callable[[Snapshot], None] | None = None,
-    workers: Count | None = None,
-    fast: bool = False,
-    capture: bool = True,
     progress: bool = False,
     **options: Any,
 ) -> Ensemble:
@@ -113,16 +105,17 @@ def fit_ensemble(
 
     - `stop` ends each member by itself: its weights stay as they were then.
     - `validation`, a part (or one for each member): its loss is taken after every epoch, and every member comes back as it was
-      after its best one (with `restore=False` as it was when it ended); one that was no better, by more than `min_delta`, for
-      `patience` epochs ends. `ensemble.steps` says when that was.
+      after its best one (with `restore=False` as it was when it ended); one that was no better, by more than `min_delta=0`,
+      for `patience=` epochs ends. `ensemble.steps` says when that was.
     - A member whose loss is not finite, or whose validation loss never is, is an error, or with `diverged="nan"` has NaN for
       weights while the others train on.
-    - `store=DIR` keeps the snapshots; the same call continues where a killed one stopped, about `checkpoint_seconds` back.
+    - `store=DIR` keeps the snapshots; the same call continues where a killed one stopped, about `checkpoint_seconds=60`
+      back.
 
     The forward and backward passes are batched matrix products over the members (`torch.func.vmap`; fully connected
     networks have `StackedChain`), and the optimizer acts on the stacked parameters: Python and launch costs are paid once, not
     once per member. A network that `vmap` cannot run is computed one member after the other, with a word in `ensemble.notes`.
-    On a CPU the members are dealt out to `workers` threads (as many as PyTorch uses unless given), which never wait for each
+    On a CPU the members are dealt out to `workers=` threads (as many as PyTorch uses unless given), which never wait for each
     other between snapshots. On CUDA a step is recorded as a graph (unless `capture=False`) and replayed: the same numbers, but
     Python no longer sets the pace. `fast=True` lets fully connected networks compute tanh as 2σ(2x) - 1, a third of the time,
     off by at most 2⁻²² in single precision.
@@ -135,8 +128,9 @@ def fit_ensemble(
     chosen = tuple(range(seeds) if isinstance(seeds, int) else seeds)
     if not chosen:
         raise UsageError("an ensemble without members; expected seeds=, a count or a list of seeds")
-    if patience is not None and validation is None:
-        raise UsageError(f"got patience={patience} without validation=; expected the part whose loss must improve")
+    how = Together(**{f.name: options.pop(f.name) for f in fields(Together) if f.name in options})
+    if how.patience is not None and validation is None:
+        raise UsageError(f"got patience={how.patience} without validation=; expected the part whose loss must improve")
     own = {name: member_values(name, options[name], len(chosen)) for name in OWN if name in options}
     settings = as_settings(settings, options | {name: values[0] for name, values in own.items() if values is not None})
     _refuse_alone(settings)
@@ -155,24 +149,14 @@ def fit_ensemble(
     items = len(members.parts[0])
     size = items if settings.batch_size is None else settings.batch_size
     per_epoch = BatchOrder(items, size, 0).per_epoch
-    count = (torch.get_num_threads() if where.type == "cpu" else 1) if workers is None else workers
-    dealt = _deal(len(models), count)
-    plan = Plan(
-        settings,
-        size,
-        settings.total(per_epoch),
-        fast=fast,
-        capture=capture and len(dealt) == 1,  # recording watches the whole device
-        patience=patience,
-        restore=restore,
-        min_delta=min_delta,
-        raises=diverged == "raise",
-    )
+    dealt = _deal(len(models), how.workers or (torch.get_num_threads() if where.type == "cpu" else 1))
+    alone = how.capture and len(dealt) == 1  # recording watches the whole device
+    plan = Plan(settings, size, settings.total(per_epoch), replace(how, capture=alone))
     groups = [Group(members.take(which), plan) for which in dealt]
     for group, which in zip(groups, dealt):
         group.hold_to([models[i] for i in which])
     moments = snapshot_steps("final" if settings.snapshots is None else settings.snapshots, plan.total, per_epoch)
-    keeper = None if store is None else Keeper(store, checkpoint_seconds)
+    keeper = None if store is None else Keeper(store, how.checkpoint_seconds)
     with _workers(groups) as advance:
         if keeper is not None:
             keeper.begin(groups, members, plan, moments, advance)
@@ -294,7 +278,7 @@ def _collect(template: nn.Module, groups: Sequence[Group], seeds: tuple[int, ...
         torch.cat([group.final_losses().clone() for group in groups]),
         torch.cat(steps),
         None if groups[0].validation is None else torch.cat([w.validation_losses() for w in watches]),
-        None if groups[0].plan.raises else diverged,
+        None if groups[0].plan.together.diverged == "raise" else diverged,
         tuple(dict.fromkeys(note for group in groups for note in group.told())),
         all(group.vectorised for group in groups),
     )

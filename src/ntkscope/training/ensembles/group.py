@@ -65,12 +65,13 @@ class Group:
         self.per_epoch = orders[0].per_epoch
         self.batches = MemberBatches(self.data, orders, self.seeds, settings.augment)
         links = as_chain(models[0]) if isinstance(members.parts[0].x, Tensor) else None
-        self.chain = None if links is None else StackedChain(links, self.params, plan.fast)
+        self.chain = None if links is None else StackedChain(links, self.params, plan.together.fast)
         learning = {name: p for name, p in self.params.items() if self.wanted[name]}
         self.updates = make_updates(settings, learning, members.lr, members.weight_decay)
         self.vectorised, self.notes = True, list[str]()
-        ends = self.validation is not None or stop is not None or not plan.raises
-        self.watch = Watch(len(models), plan.patience, ends, plan.restore, plan.min_delta)
+        how = plan.together
+        ends = self.validation is not None or stop is not None or how.diverged == "nan"
+        self.watch = Watch(len(models), how.patience, ends, how.restore, how.min_delta)
         self.step, self.losses = 0, torch.full((len(models),), math.nan, device=self.device)
         self._starts = phase_starts(settings.phases, self.per_epoch)
         for phase in settings.phases:  # a selector that selects nothing is reported before anything is trained
@@ -83,7 +84,7 @@ class Group:
         self._recorder = self._make_recorder()
 
     def _make_recorder(self) -> Recorder | None:
-        if self.device.type != "cuda" or not self.plan.capture:
+        if self.device.type != "cuda" or not self.plan.together.capture:
             return None
         refusal = cannot_record(self.updates, self.plan.settings)
         if refusal is None:
@@ -340,7 +341,7 @@ class Group:
 
     def _lose(self, wrong: Tensor, what: str, remedy: str) -> None:
         """Members that have no finite answer."""
-        if self.plan.raises:
+        if self.plan.together.diverged == "raise":
             told, seed = what.format(int(wrong.sum())), self.seeds[int(wrong.nonzero()[0])]
             raise NumericalError(f"{told}, first of the member with seed {seed}; lower lr, or {remedy}")
         self.watch.mark_diverged(wrong, self.params, self.buffers, self.step)

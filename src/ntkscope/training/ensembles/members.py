@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from ntkscope.core import Params, Part
+from ntkscope.core.checked import Count, NonNegative, checked
 from ntkscope.training.settings import Settings
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Together:
+    """How members train together: what `fit_ensemble`, which explains them, takes besides `Settings`."""
+
+    patience: Count | None = None
+    restore: bool = True
+    min_delta: NonNegative = 0.0
+    diverged: Literal["raise", "nan"] = "raise"
+    checkpoint_seconds: float | int = 60.0
+    workers: Count | None = None
+    fast: bool = False
+    capture: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,13 +35,7 @@ class Plan:
     settings: Settings
     size: int
     total: int
-    fast: bool = False
-    capture: bool = True
-    patience: int | None = None
-    restore: bool = True
-    min_delta: float = 0.0
-    raises: bool = True
-    """Whether a member whose loss is not finite is an error; otherwise its weights become NaN and the others train on."""
+    together: Together
 
 
 @dataclass(frozen=True, eq=False)

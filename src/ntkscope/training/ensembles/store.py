@@ -115,6 +115,7 @@ def _as_state(snapshot: Snapshot) -> GroupState:
 def _described(members: Members, plan: Plan, moments: Sequence[int]) -> dict[str, Any]:
     """Everything the numbers of an ensemble depend on."""
     told: dict[str, Any] = dict(plan.settings.describe())
+    how = plan.together
     for name, values in (("lr", members.lr), ("weight_decay", members.weight_decay)):
         if values is not None:
             told[name] = list(values)
@@ -125,10 +126,10 @@ def _described(members: Members, plan: Plan, moments: Sequence[int]) -> dict[str
         told[name] = fingerprint([contents[id(part)] for part in parts or ()])
     return told | {
         "seeds": list(members.seeds),
-        "patience": plan.patience,
-        **({} if plan.restore and not plan.min_delta else {"restore": plan.restore, "min_delta": plan.min_delta}),
-        "fast": plan.fast,
-        "diverged": "raise" if plan.raises else "nan",
+        "patience": how.patience,
+        **({} if how.restore and not how.min_delta else {"restore": how.restore, "min_delta": how.min_delta}),
+        "fast": how.fast,
+        "diverged": how.diverged,
         "snapshots": tuple(moments),
         "ntkscope": numerics("training"),
     }
