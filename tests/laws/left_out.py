@@ -35,7 +35,6 @@ REASONS: dict[str, str] = {
         linalg.correlation.haar_corner linalg.tracy_widom.exact_sf measures.dimension.shared_neighbours
         measures.kendall.below_in_both measures.uncertainty.resampled_means""",
     "needs a language model on disk": "models.text",
-    "draws a picture: tests/explain/test_pictures.py": "explain.attribution_figure explain.neighbour_grid",
     "a whole run, minutes long: tests/xray, tests/tracking, tests/machines and tests/explain attack it": """
         xray.xray tracking.Tracker machines.kernel_pairs explain.probes""",
 }

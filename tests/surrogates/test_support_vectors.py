@@ -15,9 +15,9 @@ from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import NumericalWarning, OperatorGram, as_gram
 from ntkscope.surrogates import KernelSVM, KernelSVR
-from ntkscope.surrogates._support import fit_margins
 from ntkscope.surrogates.solvers.margin_newton import Formed, Products
 from ntkscope.surrogates.solvers.margins import Margins, classes_apart, tube
+from ntkscope.surrogates.support_vectors import fit_margins
 
 LOSSES = {
     "hinge": lambda r, _: np.maximum(0, r),  # of the shortfall 1 - y f

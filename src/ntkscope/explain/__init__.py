@@ -9,7 +9,6 @@ from ntkscope.explain.detection import auroc, precision_at, score
 from ntkscope.explain.distribution import class_summary, concentration
 from ntkscope.explain.examples import nearest
 from ntkscope.explain.mislabels import mislabelled
-from ntkscope.explain.pictures import attribution_figure, neighbour_grid
 from ntkscope.explain.probes import ProbeProtocol, layer_probe, probes
 from ntkscope.explain.removal.influences import average
 from ntkscope.explain.removal.left_out import self_influence
@@ -19,7 +18,6 @@ from ntkscope.explain.two_sample.shift import shift
 __all__ = [
     "ProbeProtocol",
     "attribute",
-    "attribution_figure",
     "auroc",
     "average",
     "class_summary",
@@ -29,7 +27,6 @@ __all__ = [
     "layer_probe",
     "mislabelled",
     "nearest",
-    "neighbour_grid",
     "precision_at",
     "probes",
     "removal_effects",

@@ -12,8 +12,7 @@ from ntkscope.surrogates.recursive_feature_machine import RecursiveFeatureClassi
 from ntkscope.surrogates.registry import INPUT_SURROGATES, SURROGATES
 from ntkscope.surrogates.ridge import KernelRidge, KernelRidgeClassifier
 from ntkscope.surrogates.ridge_loo import KernelRidgeLOO
-from ntkscope.surrogates.svm import KernelSVM
-from ntkscope.surrogates.svr import KernelSVR
+from ntkscope.surrogates.support_vectors import KernelSVM, KernelSVR
 
 __all__ = [
     "INPUT_SURROGATES",

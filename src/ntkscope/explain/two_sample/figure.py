@@ -12,8 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ntkscope.explain._canvas import BLUE, GREY, VERMILLION
-
+BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#999999"  # Okabe & Ito (2008)
 TITLES = {
     "c2st": "linear classifier (C2ST)\narea under the ROC curve",
     "mmd": "maximum mean discrepancy\nsquared, unbiased",
