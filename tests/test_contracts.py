@@ -89,7 +89,7 @@ ROOMS: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], set[Any]]]] = {
     "measures": (lambda: ns.measures.MEASURES, lambda: names(MeasureContract)),
     "report.views": (lambda: VIEWS, lambda: names(ViewContract)),
     "xray.sections": (lambda: SECTIONS, lambda: names(SectionContract)),
-    "tangent.rules": (functions, called),
+    "tangent.trace.rules": (functions, called),
 }
 
 

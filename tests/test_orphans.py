@@ -41,7 +41,7 @@ HELPERS = {
     },
     "report.views": {"registry"},
     "xray.sections": set(),
-    "tangent.rules": {"registry"},
+    "tangent.trace.rules": {"registry"},
 }
 
 
@@ -59,7 +59,7 @@ def entries(room: str) -> list[Any]:
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
         "report.views": lambda: list(ntkscope.report.views.VIEWS.values()),
         "xray.sections": lambda: [section.run for section in SECTIONS.values()],
-        "tangent.rules": lambda: [
+        "tangent.trace.rules": lambda: [
             *(rule for rule, _ in ntkscope.tangent.trace.rules.RULES.values()),
             *ntkscope.tangent.trace.rules.REWRITES.values(),
         ],
@@ -86,6 +86,7 @@ def folder_of(room: str) -> Path:
 
 @pytest.mark.parametrize("room", HELPERS)
 def test_every_file_registers_something(room: str) -> None:
+    assert folder_of(room).is_dir(), f"there is no folder {room}"
     found = orphans(folder_of(room), f"ntkscope.{room}", entries(room), HELPERS[room])
     assert not found, (
         f"{room}: {', '.join(found)} register nothing; register an entry, import the file in {room}/__init__.py,"

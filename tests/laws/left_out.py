@@ -18,10 +18,6 @@ REASONS: dict[str, str] = {
     "a registry: its entries are checked one by one": """
         data.DATASETS models.MODELS kernels.KERNELS surrogates.INPUT_SURROGATES surrogates.SURROGATES
         measures.MEASURES xray.SECTIONS report.VIEWS""",
-    "takes a request of the engine: users call it by name, as `kernels.NAME` in the tables": """
-        kernels.conjugate.ck kernels.embedding.em kernels.entk.entk kernels.preactivation.ptk
-        kernels.preactivation.last_hidden kernels.projected.proj_trntk kernels.projected.proj_pntk kernels.pseudo.pntk
-        kernels.trace.trntk0 kernels.trace.trntk""",
     "a kind of Gram: `contracts/gram.py` draws chains of views and compares each with its dense matrix": """
         linalg.OperatorGram linalg.TileValues storage.TiledGram""",
     "has no numbers: it is made by what reads or runs it, and tests/core, tests/doors and tests/report feed it odd files": """
