@@ -35,7 +35,6 @@ HELPERS = {
         "probe_agreement",
         "probes",
         "resampled",
-        "several_tests",
         "spectra",
         "uncertainty",
     },

@@ -24,7 +24,7 @@ from ntkscope.core.errors import RecordError, StoreError
 from ntkscope.infinite import Activation, Conv, Dense, Flatten, Relu, serial
 from ntkscope.kernels._stored import NetworkTiles
 from ntkscope.storage.feature_store import FeatureStore
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.kernel_store import KernelStore
 from ntkscope.training import fit
 from oracles.resumed import CHANGES, NOTHING, Reading, changed, inputs, made
 

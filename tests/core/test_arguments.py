@@ -22,9 +22,8 @@ from ntkscope.measures.change import linearisation_error, relative_change
 from ntkscope.measures.kendall import kendall
 from ntkscope.measures.regression import r_squared, rmse
 from ntkscope.measures.resampled import corrected_t_test
-from ntkscope.measures.several_tests import holm
 from ntkscope.measures.spectra import classify
-from ntkscope.measures.uncertainty import standard_error
+from ntkscope.measures.uncertainty import holm, standard_error
 from ntkscope.tracking.schedules import OnPlateau
 from ntkscope_papers.framework.intervals import CORRELATION, R2, interval
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ntkscope.core import UsageError
 from ntkscope.core.errors import UnknownName
 from ntkscope.data.normalise import constants, to_float
-from ntkscope.data.subsets import image_split, keep_classes, resolve_classes, stratified
+from ntkscope.data.subsets import Images, image_split, keep_classes, resolve_classes, stratified
 
 NAMES = ("cat", "dog", "frog")
 STANDARD = ((0.5, 0.25, 0.125), (0.5, 0.25, 2.0))
@@ -113,14 +113,12 @@ def test_image_split_selects_before_it_converts() -> None:
     images, y = random.integers(0, 256, (90, 3, 2, 2), np.uint8), np.arange(90) % 3
     split = image_split(
         "toy",
-        (images, y),
-        (images[:30], y[:30]),
+        Images(images, y, 10, {"place": np.arange(90)}),
+        Images(images[:30], y[:30]),
         NAMES,
         standard=STANDARD,
         seed=0,
         classes=("frog", "cat"),
-        max_train=10,
-        extras={"train": {"place": np.arange(90)}},
     )
     assert split.classes == ("frog", "cat")
     assert torch.bincount(split.train.y).tolist() == [5, 5]

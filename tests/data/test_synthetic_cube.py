@@ -64,7 +64,6 @@ def test_given_targets() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dimension": 0}, "dimension=0"),
         ({"degree": 8}, "degree=8; expected a whole number ≥ 0 and ≤ 7"),
         ({"monomials": {(0, 0): 1.0}}, "distinct coordinates"),
         ({"monomials": {(7,): 1.0}}, "from 0 to 6"),

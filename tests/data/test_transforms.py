@@ -109,7 +109,6 @@ def test_no_shift_is_the_identity() -> None:
     ("part", "shift", "message"),
     [
         (images(), 8, "max_shift=8; expected a whole number ≥ 0 and ≤ 7"),
-        (images(), -1, "max_shift=-1"),
         (Part(torch.zeros(3, 5), torch.zeros(3)), 1, r"expected floating-point images of shape \(n, channels"),
         (Part(["a", "b"], torch.zeros(2)), 1, "inputs are list"),
     ],
@@ -218,16 +217,11 @@ def test_normalised_images_need_numbers() -> None:
     ("options", "message"),
     [
         ({"size": 9}, "leaves the 8x8 image"),
-        ({"size": 0}, "size=0"),
-        ({"place": "middle"}, "place='middle'; expected one of 'upper-left'"),
         ({"place": (5, 5)}, "row 5, column 5"),
-        ({"pattern": "star"}, "pattern='star'"),
         ({"colour": "pink"}, "colour='pink'; expected one of 'yellow'"),
         ({"colour": (1.0,)}, "expected 3 numbers"),
         ({"shape": "square"}, "a trigger has no shape; expected size, colour, place, pattern, margin"),
         ({"size": 2, "trigger": Trigger()}, "one or the other"),
-        ({"fraction": 1.5}, "fraction=1.5"),
-        ({"target": -1}, "target=-1"),
     ],
 )
 def test_bad_trigger(options: dict[str, object], message: str) -> None:

@@ -22,7 +22,7 @@ from contracts.kernel import SAME, convolutional, perceptron, seeded, tied
 from ntkscope.core import UsageError
 from ntkscope.core.errors import MemoryBudgetError, StoreError
 from ntkscope.storage import TiledGram
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.kernel_store import KernelStore
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.certify.fallback import Fallback
 from ntkscope.tangent.kernel.plan import Cut, Footprint, make_cut

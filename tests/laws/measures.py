@@ -215,6 +215,8 @@ CASES: list[Case] = [
     case(M.uncertainty.wilson, successes=count(3, least=0), n=count(10), level=share(0.95),
         options={"low": 0, "high": 1}),
     case(M.uncertainty.wald_trials, share=share(0.5), half_width=share(0.1), level=share(0.95)),
+    case(M.uncertainty.holm, p_values=array(lambda random, sizes: random.uniform(size=sizes["n"]), "n"),
+        options={"items": {"": ("n",)}, "low": 0, "high": 1}),
     case(M.uncertainty.normal_quantile, level=share(0.95)),
     case(M.Measure, func=given(len, bad=NO_FUNCTIONS), of=choice("two scores"),
         low=finite(0.0).may_be(float("inf"), float("-inf")), high=finite(1.0).may_be(float("inf"), float("-inf")),

@@ -200,14 +200,6 @@ class TestAsGram:
         with pytest.raises(NumericalError, match=r"first at \(1, 2\)"):
             as_gram(values)
 
-    @pytest.mark.parametrize(
-        "values",
-        [np.ones(3), np.ones((2, 2, 2)), np.ones((2, 2), dtype=complex), np.array([["a"]]), np.array([[None]])],
-    )
-    def test_what_is_no_matrix_is_refused(self, values: np.ndarray) -> None:
-        with pytest.raises(UsageError, match="expected real numbers with 2 axes"):
-            as_gram(values)
-
     def test_symmetry_is_checked_when_asked(self) -> None:
         with pytest.raises(UsageError, match="not symmetric"):
             as_gram(np.array([[1.0, 2.0], [2.1, 1.0]]), symmetric=True)

@@ -186,9 +186,3 @@ class TestNearest:
         assert said["perhaps more"]
         assert float((fixed - matrix).norm()) == pytest.approx(said["change (Frobenius)"])
         assert said["largest residual"] > 1e-3
-
-    def test_nonsense_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="pairs=0"):
-            nearest_psd(torch.eye(3), pairs=0)
-        with pytest.raises(UsageError, match="square"):
-            nearest_psd(torch.ones(2, 3))

@@ -111,12 +111,6 @@ class TestEverySolver:
         with pytest.raises(UsageError, match="symmetric"):
             solve(DenseGram(torch.ones(2, 3)), torch.ones(2))
 
-    @pytest.mark.parametrize("ridge", [-1.0, float("nan"), float("inf")])
-    def test_bad_ridge(self, ridge: float) -> None:
-        for solve in (cholesky_solve, conjugate_gradient):
-            with pytest.raises(UsageError, match="ridge"):
-                solve(torch.eye(3), torch.ones(3), ridge)
-
 
 class TestCholesky:
     def test_ridge(self) -> None:
@@ -366,7 +360,3 @@ class TestPreconditioners:
             block_jacobi(indefinite)
         with pytest.raises(NumericalError, match="semi-definite"):
             nystrom(indefinite)
-        with pytest.raises(UsageError, match="rank"):
-            nystrom(indefinite, rank=0)
-        with pytest.raises(UsageError, match="size=0; expected a whole number ≥ 1"):
-            block_jacobi(indefinite, size=0)

@@ -97,11 +97,6 @@ class TestLanczos:
         with pytest.raises(NumericalError, match=r"of 3 eigenvalues .* raise max_iter"):
             top_eigenpairs(matrix, 3, max_iter=1)
 
-    @pytest.mark.parametrize("n", [4, 100])
-    def test_nan_is_refused(self, n: int) -> None:
-        with pytest.raises(NumericalError, match="NaN"):
-            top_eigenpairs(torch.full((n, n), torch.nan), 1)
-
     def test_all_eigenpairs(self) -> None:
         matrix = kernel(9, 4)
         values, vectors = eigenpairs(matrix)
@@ -170,11 +165,6 @@ class TestRanks:
     def test_nothing_has_no_rank(self, measure, matrix: Tensor) -> None:  # type: ignore[no-untyped-def]
         with pytest.raises(NumericalError, match="undefined"):
             measure(matrix)
-
-    @pytest.mark.parametrize("measure", [effective_rank, stable_rank, condition_number, spectral_density])
-    def test_nan_is_refused(self, measure) -> None:  # type: ignore[no-untyped-def]
-        with pytest.raises(NumericalError, match="NaN"):
-            measure(torch.full((3, 3), torch.nan))
 
 
 class TestConditionNumber:
@@ -274,4 +264,4 @@ class TestDensity:
             with pytest.raises(UsageError, match=f"got {next(iter(settings_))}=.*; expected a "):
                 spectral_density(torch.eye(3), **settings_)
         with pytest.raises(UsageError, match="probes=1; expected a whole number ≥ 2"):
-            quadrature(torch.eye(3), probes=1)
+            stochastic_trace(torch.eye(3), torch.abs, probes=1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from ntkscope.core import NumericalError, UsageError, numpy_generator
+from ntkscope.core import UsageError, numpy_generator
 from ntkscope.measures import changepoint
 from ntkscope.measures.changepoint import ChangePoint, Jump, change_point, common_jump
 
@@ -122,9 +122,6 @@ def test_two_values_and_tensors() -> None:
     ("call", "error", "message"),
     [
         (lambda: change_point([1.0]), UsageError, "series of 1 values"),
-        (lambda: change_point([[1.0, 2.0]]), UsageError, "series as float64"),
-        (lambda: change_point([1.0, np.nan]), NumericalError, "NaN or infinite"),
-        (lambda: change_point([1.0, 2.0], permutations=0), UsageError, "permutations=0"),
         (lambda: common_jump(np.zeros((1, 9)), window=2), UsageError, "got 1 series"),
         (
             lambda: common_jump(np.zeros((3, 9)), window=0),
@@ -132,10 +129,6 @@ def test_two_values_and_tensors() -> None:
             "window=0 for 9 moments; expected .* from 1 to 7",
         ),
         (lambda: common_jump(np.zeros((3, 9)), window=8), UsageError, "window=8"),
-        pytest.param(
-            lambda: common_jump(np.zeros((3, 9)), window=2.5), UsageError, "window=2.5", marks=pytest.mark.wrong_type
-        ),
-        (lambda: common_jump(np.full((3, 9), np.inf), window=2), NumericalError, "NaN or infinite"),
     ],
 )
 def test_refusals(call: object, error: type[Exception], message: str) -> None:

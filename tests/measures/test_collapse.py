@@ -180,7 +180,6 @@ def test_blocks_of_rows_and_stores_give_the_same(tmp_path: Path, monkeypatch: py
         (np.ones((4, 2)), [0, 0, 0, 0], UsageError, "one class"),
         (np.eye(3), [0, 0, 1], UsageError, r"1 item\(s\) of class 1"),
         (np.ones((4, 2)), [0, 0, 1, 1], NumericalError, "the class means coincide"),
-        (np.ones(4), [0, 0, 1, 1], UsageError, "expected real numbers"),
         (np.eye(4), [0, 0, 1], UsageError, "expected"),
         ([[0.0, 1.0], [0.0, 1.0], [np.inf, 0.0], [1.0, 0.0]], [0, 0, 1, 1], NumericalError, "the first of item 2"),
     ],
@@ -211,9 +210,3 @@ def test_degenerate_frames_are_refused() -> None:
 def test_nc3_does_not_depend_on_the_size_of_the_readout(scale: float) -> None:
     X, y, W = np.random.default_rng(0).normal(size=(8, 3)), [0, 1] * 4, np.eye(3)[:2]
     assert collapse.nc3(X, y, W * scale) == pytest.approx(collapse.nc3(X, y, W))
-
-
-@pytest.mark.parametrize("features", ["text", [["a", "b"]] * 4, [[1.0], [1.0, 2.0]], None])
-def test_features_that_are_no_numbers_are_refused(features: object) -> None:
-    with pytest.raises(UsageError, match=r"expected (a )?real num"):
-        collapse.nc1(features, [0, 0, 1, 1])

@@ -69,7 +69,6 @@ def test_subsets_have_one_size_and_follow_the_seed() -> None:
         (np.zeros((3, 2)), np.zeros((3, 3))),
         (np.zeros((1, 2)), np.zeros((1, 2))),
         (np.random.default_rng(0).normal(size=(4, 2)), np.ones((4, 2))),
-        (np.full((4, 2), np.nan), np.zeros((4, 2))),
     ],
 )
 def test_refused(predicted: np.ndarray, actual: np.ndarray) -> None:

@@ -169,7 +169,3 @@ def test_bad_input() -> None:
         kendall_tau([1, 2, 3], [1, 2])
     with pytest.raises(UsageError, match="at least 2"):
         kendall_tau([1.0], [1.0])
-    with pytest.raises(NumericalError, match="NaN or infinite"):
-        kendall_tau([1.0, math.nan], [1.0, 2.0])
-    with pytest.raises(UsageError, match="1 axes"):
-        kendall_tau([[1.0, 2.0]], [[1.0, 2.0]])

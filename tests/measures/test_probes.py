@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,8 +13,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.measures._linear_sweep import chosen_strengths
-from ntkscope.measures._neighbour_sweep import voted
+from ntkscope.measures._sweeps import chosen_strengths, voted
 from ntkscope.measures.probes import ProbeSweep, grid, sweep
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -64,7 +61,7 @@ def test_neighbours_and_centres_are_those_of_naive_refits(
 
 def test_many_test_items_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sweep(*problem(), [3, 24], probes=("knn",))
-    monkeypatch.setattr("ntkscope.measures._neighbour_sweep.ROOM", 240 * 8 * 7)
+    monkeypatch.setattr("ntkscope.measures._sweeps.ROOM", 240 * 8 * 7)
     parts = sweep(*problem(), [3, 24], probes=("knn",))
     assert all(torch.equal(whole.predictions["knn"][d], parts.predictions["knn"][d]) for d in (3, 24))
 
@@ -208,24 +205,3 @@ def test_neighbours_and_centres_do_not_depend_on_where_the_data_lie(offset: floa
         assert torch.equal(found.predictions["knn"][d], voted(nearest, "nearest"))
         centres = torch.stack([a[y == c].mean(0) for c in range(3)])
         assert torch.equal(found.predictions["ncc"][d], (b[:, None] - centres).square().sum(2).argmin(1))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"Z_train": [["a", "b"]]},
-        {"Z_train": torch.ones(4, 2)},
-        {"y_train": ["a", "b", "a", "b"]},
-        {"dims": [float("nan")]},
-        {"dims": 2},
-        {"k": 1.5},
-        {"C": "strong"},
-        {"probes": None},
-        {"total": 0.0},
-    ],
-)
-def test_a_sweep_says_what_is_wrong_with_its_arguments(wrong: dict[str, Any]) -> None:
-    Z, y = torch.eye(4)[:, :2], [0, 1, 0, 1]
-    given: dict[str, Any] = {"Z_train": Z, "y_train": y, "Z_test": Z, "y_test": y, "dims": [1], "k": 1}
-    with pytest.raises(UsageError, match="expected"):
-        sweep(**{**given, **wrong})

@@ -28,7 +28,7 @@ from ntkscope.linalg.grams.tiling import Grid, TileValues
 from ntkscope.storage.distributed import DistributedError, as_client, fill_on, strips
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.kernel_store import KernelStore
 from oracles import resumed
 from oracles.slow_tiles import SlowTiles, notes
 

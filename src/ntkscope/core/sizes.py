@@ -1,4 +1,4 @@
-"""Byte counts: parsed from strings, and formatted for people."""
+"""Byte counts: parsed from strings, formatted for people, and the error for a budget that is too small."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from ntkscope.core.errors import UsageError
+from ntkscope.core.errors import MemoryBudgetError, UsageError
 
 UNITS = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "t": 1e12, "tb": 1e12, "tib": 2**40}
@@ -41,3 +41,15 @@ def show_bytes(count: int | float) -> str:
             return f"{count:.0f}{unit}" if unit == "B" else f"{count:.1f}{unit}"
         count /= 1024
     return f"{count:.1f}TiB"
+
+
+def over_budget(memory: int, least: int | float, what: str, remedy: str = "raise memory=") -> MemoryBudgetError:
+    """The error for a budget into which `what` does not fit: it states the smallest budget that works.
+
+    >>> str(over_budget(2**20, 2**21, "for one sample"))
+    'memory=1.0MiB is too little for one sample; the smallest budget that works is 2.0MiB (2097152 bytes): raise memory='
+    """
+    return MemoryBudgetError(
+        f"memory={show_bytes(memory)} is too little {what}; the smallest budget that works is {show_bytes(least)}"
+        f" ({math.ceil(least)} bytes): {remedy}"
+    )

@@ -33,7 +33,7 @@ from ntkscope.data._files import (
 from ntkscope.data._npz import read_npz
 from ntkscope.data.normalise import Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Labelled, class_subset, image_split
+from ntkscope.data.subsets import Classes, Images, Labelled, class_subset, image_split
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 STANDARD = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -201,14 +201,12 @@ def cifar10(
     *train, test = SHA256
     return image_split(
         "cifar10",
-        read(train),
-        read([test]),
+        Images(*read(train), max_train),
+        Images(*read([test]), max_test),
         NAMES,
         standard=STANDARD,
         seed=seed,
         classes=classes,
-        max_train=max_train,
-        max_test=max_test,
         normalise=normalise,
     )
 

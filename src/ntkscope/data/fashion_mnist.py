@@ -8,7 +8,7 @@ from ntkscope.data._files import Root, find_folder, places
 from ntkscope.data.mnist import alternatives, read_layout
 from ntkscope.data.normalise import Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, class_subset, image_split
+from ntkscope.data.subsets import Classes, Images, class_subset, image_split
 
 NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 STANDARD = ((0.2860,), (0.3530,))
@@ -45,14 +45,12 @@ def fashion_mnist(
     train, test = read_layout(folder, SHA256 if verify else None)
     return image_split(
         "fashion-mnist",
-        train,
-        test,
+        Images(*train, max_train),
+        Images(*test, max_test),
         NAMES,
         standard=STANDARD,
         seed=seed,
         classes=classes,
-        max_train=max_train,
-        max_test=max_test,
         normalise=normalise,
     )
 

@@ -21,7 +21,7 @@ from ntkscope.core.errors import DataCorrupt, MemoryBudgetError, UnsafeData
 from ntkscope.data._files import Root, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Labelled, image_split, resolve_classes
+from ntkscope.data.subsets import Classes, Images, Labelled, image_split, resolve_classes
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")  # nothing else is tried, whatever the file's name says
@@ -153,19 +153,19 @@ def image_folder(
         return (_stack(paths, image_size, resize, max_pixels), np.array(labels, np.int64)), paths
 
     (of_train, train_paths), (of_test, test_paths) = read("train", train), read("test", test)
+
+    def named(paths: Sequence[Path]) -> np.ndarray:
+        return np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)
+
     return image_split(
         "image-folder",
-        of_train,
-        of_test,
+        Images(*of_train, extras={"path": named(train_paths)}),
+        Images(*of_test, extras={"path": named(test_paths)}),
         names,
         standard=IMAGENET,
         seed=seed,
         classes=classes,
         normalise=normalise,
-        extras={
-            which: {"path": np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)}
-            for which, paths in (("train", train_paths), ("test", test_paths))
-        },
     )
 
 

@@ -15,7 +15,7 @@ from ntkscope.data._files import Alternatives, Root, find_folder, pick, places
 from ntkscope.data._idx import read_idx
 from ntkscope.data.normalise import Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Labelled, class_subset, image_split
+from ntkscope.data.subsets import Classes, Images, Labelled, class_subset, image_split
 
 STANDARD = ((0.1307,), (0.3081,))
 SHA256 = {
@@ -89,14 +89,12 @@ def mnist(
     train, test = read_layout(folder, SHA256 if verify else None)
     return image_split(
         "mnist",
-        train,
-        test,
+        Images(*train, max_train),
+        Images(*test, max_test),
         [str(digit) for digit in range(10)],
         standard=STANDARD,
         seed=seed,
         classes=classes,
-        max_train=max_train,
-        max_test=max_test,
         normalise=normalise,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,6 +20,16 @@ from ntkscope.data.registry import DATASETS
 
 Classes: TypeAlias = Sequence[int | str] | None
 Labelled: TypeAlias = tuple[UInt8[np.ndarray, "_ c h w"], Shaped[np.ndarray, " _"]]  # two of them differ in length
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images as bytes with their labels; `limit`: how many of them to draw; `extras`: arrays, one entry per image."""
+
+    images: UInt8[np.ndarray, "_ c h w"]
+    y: Shaped[np.ndarray, " _"]
+    limit: int | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 def resolve_classes(classes: Classes, names: Sequence[str]) -> tuple[int, ...]:
@@ -103,38 +114,34 @@ def stratified(y: Int64[np.ndarray, " n"], limit: int | None, seed: int, *stream
 
 def image_split(
     name: str,
-    train: Labelled,
-    test: Labelled,
+    train: Images,
+    test: Images,
     names: Sequence[str],
     *,
     standard: MeanStd,
     seed: int,
     classes: Classes = None,
-    max_train: int | None = None,
-    max_test: int | None = None,
     normalise: Normalise = "standard",
-    extras: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Split:
     """Select classes and samples while the images are bytes, then make float32 images of what is left.
 
-    `extras` gives, for `"train"` and `"test"`, arrays with one number or text per image. The `Split`'s own extras hold `mean`
-    and `std`, with which `x * std + mean` are the images in [0, 1].
+    The `Split`'s extras hold `mean` and `std`, with which `x * std + mean` are the images in [0, 1].
     """
     kept = resolve_classes(classes, names)
-    mean, std = constants(normalise, train[0].shape[1], standard)
+    mean, std = constants(normalise, train.images.shape[1], standard)
 
-    def part(which: str, images: np.ndarray, y: np.ndarray, limit: int | None) -> Part:
-        index, renamed = keep_classes(y, kept)
-        sample = stratified(renamed, limit, seed, name, which)
+    def part(which: str, all_of: Images) -> Part:
+        index, renamed = keep_classes(all_of.y, kept)
+        sample = stratified(renamed, all_of.limit, seed, name, which)
         index, renamed = index[sample], renamed[sample]
-        more = {key: _entries(value[index]) for key, value in (extras or {}).get(which, {}).items()}
-        chosen = images[index]
+        more = {key: _entries(value[index]) for key, value in all_of.extras.items()}
+        chosen = all_of.images[index]
         x = torch.from_numpy(chosen).float() if normalise is None else to_float(chosen, mean, std)
         return Part(x, torch.from_numpy(renamed), more)
 
     return Split(
-        train=part("train", *train, max_train),
-        test=part("test", *test, max_test),
+        train=part("train", train),
+        test=part("test", test),
         classes=tuple(names[k] for k in kept),
         name=name,
         extras={"mean": mean, "std": std},

@@ -30,7 +30,7 @@ from ntkscope.linalg import DenseGram, Gram
 from ntkscope.linalg.grams.assembly import assemble
 from ntkscope.storage import open_kernel
 from ntkscope.storage.filling import fill
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.kernel_store import KernelStore
 from ntkscope.tangent.model.batches import as_batch
 
 KINDS = ("ntk", "nngp")

@@ -19,8 +19,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ntkscope.core.budget import over_budget
 from ntkscope.core.machine.threads import spread
+from ntkscope.core.sizes import over_budget
 from ntkscope.infinite import cyclic
 from ntkscope.infinite.field import Field, Shift, shifted
 from ntkscope.infinite.layer import Context, Layer, Need, Shape

@@ -16,16 +16,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ntkscope.core.budget import over_budget
 from ntkscope.core.errors import StoreError
 from ntkscope.core.identity import DIGITS, Answers, identity
 from ntkscope.core.machine.threads import share
 from ntkscope.core.numerics import numerics
+from ntkscope.core.sizes import over_budget
 from ntkscope.core.types import fingerprint
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.grams.gram import Gram
 from ntkscope.linalg.grams.tiling import Grid, TileValues
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.kernel_store import KernelStore
 
 LARGEST = 2048  # inputs of a tile
 PARTS = 4  # down and across, of a tile on a CPU

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ntkscope.core.budget import over_budget
+from ntkscope.core.sizes import over_budget
 from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sketching import (
     Room,

@@ -15,7 +15,7 @@ from ntkscope.core.numerics import numerics
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg.grams.gram import Gram
 from ntkscope.storage.filling import fill
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.kernel_store import KernelStore
 from ntkscope.storage.tiled import open_kernel
 from ntkscope.tangent.certify.fallback import Fallback
 from ntkscope.tangent.kernel.plan import FEW_STORED, Cut, heads_at_once

@@ -7,7 +7,7 @@ seed gives the same projection on every device and for every block size.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -63,7 +63,8 @@ def proj_trntk(
     `precision`: "exact", or on a GPU "tf32", "bf16", "fp16": gradients and projection in that many bits, float32 sums.
     `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     """
-    return _projected(request, as_heads(request.outputs), dim, kind, normalize, precision, sparsity, rtol, profile)
+    chosen = Projection(dim, kind, normalize, sparsity, rtol)
+    return _projected(request, as_heads(request.outputs), chosen, precision, profile)
 
 
 @KERNELS.register(
@@ -89,45 +90,46 @@ def proj_pntk(
 
     The options are those of `proj_trntk`.
     """
-    heads = as_heads(request.outputs, summed=True)
-    return _projected(request, heads, dim, kind, normalize, precision, sparsity, rtol, profile)
+    chosen = Projection(dim, kind, normalize, sparsity, rtol)
+    return _projected(request, as_heads(request.outputs, summed=True), chosen, precision, profile)
 
 
-def _projected(
-    request: Request,
-    heads: Heads,
-    dim: int | None,
-    kind: str,
-    normalize: bool,
-    precision: str,
-    sparsity: int | None,
-    rtol: float | None,
-    profile: bool,
-) -> Gram:
-    if rtol is not None and dim is not None:
-        raise UsageError(f"got rtol={rtol} with dim={dim}; expected rtol alone, or dim alone")
+@dataclass(frozen=True)
+class Projection:
+    """The options of a projected kernel that decide its numbers."""
+
+    dim: int | None
+    kind: str
+    normalize: bool
+    sparsity: int | None
+    rtol: float | None
+
+
+def _projected(request: Request, heads: Heads, chosen: Projection, precision: str, profile: bool) -> Gram:
+    if chosen.rtol is not None and chosen.dim is not None:
+        raise UsageError(f"got rtol={chosen.rtol} with dim={chosen.dim}; expected rtol alone, or dim alone")
     if request.store is not None:
         _projected_store.refuse(request)
     if request.store is not None and heads.sketch is not None:
         raise UsageError("got store= with outputs=OutputSketch(...); leave one of them out")
-    if normalize and request.store is None:
+    if chosen.normalize and request.store is None:
         heads = replace(heads, unit=None)  # of cosines nothing else is left
     engines = request.engines()
     rounding = Precision(precision, engines.subject.dtype)
     attempts = engines.attempts(request.x1, heads, full=False, precision=rounding, profile=profile)
     while True:
         with attempts, rounding.context():
-            return _gram(attempts.engine(), request, DIM if dim is None else dim, kind, normalize, sparsity, rtol)
+            return _gram(attempts.engine(), request, chosen)
 
 
-def _gram(
-    engine: Engine, request: Request, dim: int, kind: str, normalize: bool, sparsity: int | None, rtol: float | None
-) -> Gram:
+def _gram(engine: Engine, request: Request, chosen: Projection) -> Gram:
+    rtol, normalize = chosen.rtol, chosen.normalize
+    dim = DIM if chosen.dim is None else chosen.dim
     if rtol is not None:
-        dim = _needed(engine, request, kind, normalize, sparsity, rtol)
+        dim = _needed(engine, request, chosen, rtol)
     if request.store is not None:
         kept = _projected_store.recorded_factored(request)
-        sketch = make_sketch(engine, kind, dim, request.seed, sparsity, kept)
+        sketch = make_sketch(engine, chosen.kind, dim, request.seed, chosen.sparsity, kept)
         groups = _groups([sketch])
         meta = {key: value for key, value in _meta(engine, request, [sketch]).items() if key != "certificate"}
         return _projected_store.stored(engine, request, sketch, normalize, groups, meta)
@@ -135,7 +137,8 @@ def _gram(
     left = right = None
     while True:
         seed = derive_seed(request.seed, "stage", len(stages)) if stages else request.seed
-        stages.append(make_sketch(engine, kind, dim, seed, sparsity, stages[0].kronecker if stages else None))
+        factored = stages[0].kronecker if stages else None
+        stages.append(make_sketch(engine, chosen.kind, dim, seed, chosen.sparsity, factored))
         left = _joined(left, project(engine, request, request.x1, stages[-1]), stages)
         if request.x2 is not None:
             right = _joined(right, project(engine, request, request.x2, stages[-1]), stages)
@@ -197,14 +200,14 @@ def _made(
     return made
 
 
-def _needed(engine: Engine, request: Request, kind: str, normalize: bool, sparsity: int | None, rtol: float) -> int:
+def _needed(engine: Engine, request: Request, chosen: Projection, rtol: float) -> int:
     """How many columns an error of `rtol` takes, from a first few columns for some inputs; the error falls as 1/√columns."""
     x1 = request.x1[_sample(len(request.x1), request)]
     x2 = None if request.x2 is None else request.x2[_sample(len(request.x2), request)]
-    sketch = make_sketch(engine, kind, PILOT, derive_seed(request.seed, "pilot"), sparsity)
+    sketch = make_sketch(engine, chosen.kind, PILOT, derive_seed(request.seed, "pilot"), chosen.sparsity)
     left = project(engine, request, x1, sketch)
     right = None if x2 is None else project(engine, request, x2, sketch)
-    made = _made(engine, request, left, right, [sketch], normalize)
+    made = _made(engine, request, left, right, [sketch], chosen.normalize)
     every = torch.arange(made.shape[0]), torch.arange(made.shape[1])
     return _rounded(PILOT * MARGIN * (_relative_error(made, *every) / rtol) ** 2)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import Registry, UsageError
-from ntkscope.core.budget import over_budget
+from ntkscope.core.sizes import over_budget
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent.blocks.heads import OutputSketch

@@ -16,8 +16,7 @@ from ntkscope.core import UsageError
 from ntkscope.core.arguments import is_whole, tensor_of
 from ntkscope.core.checked import Count, Positive
 from ntkscope.linalg.features.rows import FeatureRows, column_moments
-from ntkscope.measures._linear_sweep import linear_sweep
-from ntkscope.measures._neighbour_sweep import neighbour_sweep
+from ntkscope.measures._sweeps import linear_sweep, neighbour_sweep
 
 PROBES = ("knn", "ncc", "svm", "logistic")
 GRID = (*range(1, 21), 30, 40, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1000, 1250, 1500, 1750, 2000)

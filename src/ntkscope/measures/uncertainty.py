@@ -1,4 +1,4 @@
-"""How far a figure could be off: standard errors over seeds, the bootstrap over test items, intervals of shares."""
+"""How far a figure could be off: standard errors over seeds, bootstraps over test items, intervals of shares, several tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from scipy.special import ndtr, ndtri, stdtrit
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.core.arguments import finite, unit_of, vector, whole
+from ntkscope.core.arguments import finite, number, unit_of, vector, whole
 from ntkscope.core.checked import Count, Numbers, Positive, Probability, Tolerance
 
 BLOCK = 2**22  # counts held at a time
@@ -175,3 +175,18 @@ def _quantile(ordered: Float64[np.ndarray, " n"], share: Fraction) -> float:
     weight = float(place - first)
     low, high = float(ordered[first]), float(ordered[min(first + 1, len(ordered) - 1)])
     return low if low == high or weight == 0 else (1 - weight) * low + weight * high
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's (1979) p-values: the k-th smallest of m times m - k + 1, never below the ones before, at most 1.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    p_values = [number(p, "a p-value", low=0, high=1) for p in p_values]
+    order = sorted(range(len(p_values)), key=lambda k: p_values[k])
+    out, highest = [0.0] * len(p_values), 0.0
+    for place, k in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[k]))
+        out[k] = highest
+    return out

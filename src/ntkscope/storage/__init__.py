@@ -2,8 +2,8 @@
 
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill
+from ntkscope.storage.kernel_store import KernelStore
 from ntkscope.storage.lacking import DamageWarning
-from ntkscope.storage.store import KernelStore
 from ntkscope.storage.tiled import TiledGram, open_kernel
 
 __all__ = [

@@ -20,8 +20,8 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.core.identity import Answers, machine
+from ntkscope.storage._base import Store, checked_entries
 from ntkscope.storage._files import Folder, folder
-from ntkscope.storage._kept import Kept, checked_entries
 from ntkscope.storage._zarr import ChunkedArray, differences, dtype_named, whole_number
 
 KIND = "ntkscope features"
@@ -30,7 +30,7 @@ MOST_CHUNKS = 1 << 24  # chunks of a store that is accepted
 
 
 @dataclass(frozen=True)
-class FeatureStore(Kept):
+class FeatureStore(Store):
     """Features of n inputs in a folder or at an fsspec URL, `rows` of them per chunk. It pickles, and holds no open files."""
 
     folder: Folder

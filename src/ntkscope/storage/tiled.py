@@ -20,7 +20,7 @@ from ntkscope.storage._files import folder, optional
 from ntkscope.storage._zarr import kind_of
 from ntkscope.storage.certified import read_certificate
 from ntkscope.storage.feature_store import KIND as FEATURES
-from ntkscope.storage.store import KernelStore, check_claim
+from ntkscope.storage.kernel_store import KernelStore, check_claim
 from ntkscope.storage.stored_features import open_features
 
 

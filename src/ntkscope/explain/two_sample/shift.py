@@ -23,7 +23,7 @@ from ntkscope.explain.two_sample.embedding import embedded
 from ntkscope.explain.two_sample.figure import shift_figure
 from ntkscope.explain.two_sample.pooled import Pooled, pool
 from ntkscope.explain.two_sample.rearrangements import Rearrangements, check_count, p_value, rearrange
-from ntkscope.measures.several_tests import holm
+from ntkscope.measures.uncertainty import holm
 from ntkscope.tangent.model.batches import as_batch
 
 TESTS = ("c2st", "mmd", "ks")

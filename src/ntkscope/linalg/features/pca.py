@@ -12,9 +12,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
-from ntkscope.core.budget import over_budget
 from ntkscope.core.machine.tensor_cores import tensor_cores
-from ntkscope.core.sizes import parse_bytes
+from ntkscope.core.sizes import over_budget, parse_bytes
 from ntkscope.linalg.features.rows import BLOCK, FeatureRows, Features, Standardisation, standardisation
 
 SMALL = 2048  # sides below this are always decomposed exactly

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.budget import over_budget
+from ntkscope.core.sizes import over_budget
 from ntkscope.linalg.spectra.band import LAPACK_ROWS
 from ntkscope.surrogates.metrics.radial import Radial, gradient_outer_product, squared_distances
 from ntkscope.surrogates.metrics.search import Regression, median_distance, regress

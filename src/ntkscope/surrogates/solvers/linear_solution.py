@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Params, UsageError
-from ntkscope.core.budget import over_budget
 from ntkscope.core.checked import Count, Fraction, NonNegative, Tolerance, checked
 from ntkscope.core.progress import counter
+from ntkscope.core.sizes import over_budget
 from ntkscope.linalg import cholesky_solve, conjugate_gradient, least_squares, lsmr, minimum_norm_solve
 from ntkscope.linalg.solvers.system import EIGENVECTORS, FLOAT64_BELOW
 from ntkscope.surrogates.solvers.tangent_system import Problem, TangentSystem

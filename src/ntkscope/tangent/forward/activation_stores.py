@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.budget import over_budget
 from ntkscope.core.errors import StoreError
 from ntkscope.core.identity import Answers, drawn, identity
 from ntkscope.core.numerics import numerics
+from ntkscope.core.sizes import over_budget
 from ntkscope.core.types import fingerprint
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.lacking import DamageWarning

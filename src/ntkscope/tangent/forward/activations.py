@@ -14,10 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
-from ntkscope.core.budget import over_budget
 from ntkscope.core.machine.threads import Together
 from ntkscope.core.random import kept_randomness, reseed
-from ntkscope.core.sizes import parse_bytes
+from ntkscope.core.sizes import over_budget, parse_bytes
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.tangent.blocks.products import ranges
 from ntkscope.tangent.certify.features import AuditedFeatures

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from math import isqrt
 from typing import Any
 
-from ntkscope.core.budget import over_budget
 from ntkscope.core.errors import MemoryBudgetError, StoreError
-from ntkscope.core.sizes import show_bytes
+from ntkscope.core.sizes import over_budget, show_bytes
 from ntkscope.tangent.blocks.deferred import Deferral, forming_cost
 from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 

@@ -15,8 +15,8 @@ from itertools import product
 from typing import TypeVar
 
 from ntkscope.core import UsageError
-from ntkscope.core.budget import over_budget
 from ntkscope.core.errors import MemoryBudgetError
+from ntkscope.core.sizes import over_budget
 from ntkscope.tangent.kernel.plan import (
     COPIES,
     CUDA_LARGEST,

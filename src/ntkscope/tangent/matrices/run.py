@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Certificate, UsageError
-from ntkscope.core.budget import over_budget
 from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.core.progress import counter
+from ntkscope.core.sizes import over_budget
 from ntkscope.tangent.blocks.heads import OutputSketch, as_heads
 from ntkscope.tangent.blocks.products import ranges
 from ntkscope.tangent.certify.auditor import GraphMismatch

@@ -22,8 +22,7 @@ from ntkscope.explain import shift as shift_of
 from ntkscope.explain.two_sample.c2st import auc_interval
 from ntkscope.explain.two_sample.pooled import FEWEST
 from ntkscope.explain.two_sample.shift import COMBINED, NO_SHIFT, SHIFT
-from ntkscope.measures.several_tests import holm
-from ntkscope.measures.uncertainty import wilson_interval
+from ntkscope.measures.uncertainty import holm, wilson_interval
 from ntkscope.tangent import activations
 from ntkscope.xray.context import Context
 from ntkscope.xray.registry import Finding, Section, register

@@ -16,8 +16,8 @@ from ntkscope.core import NtkscopeError, UsageError
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg import NumericalWarning, spike_test
 from ntkscope.linalg.random_matrices.nulls import NoiseNull, excess_kurtosis
-from ntkscope.measures.several_tests import holm
 from ntkscope.measures.spectra import classify
+from ntkscope.measures.uncertainty import holm
 from ntkscope.tracking.weights import as_matrix
 from ntkscope.xray.context import Context
 from ntkscope.xray.registry import Finding, Section, Skip, register

@@ -25,7 +25,7 @@ from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.core.files.schema import shown
 from ntkscope.core.identity import Answers, machine
 from ntkscope.linalg.grams.tiling import Answering, Grid, TileSource, TileValues
-from ntkscope.storage._kept import Kept, checked_entries, mapping_of
+from ntkscope.storage._base import Store, checked_entries, mapping_of
 from ntkscope.storage._zarr import ChunkedArray, Folder, differences, dtype_named, folder, whole_number
 
 LARGEST_TILE = 1 << 34  # bytes of a tile that is accepted
@@ -34,7 +34,7 @@ SMALL, RATIO = 1 << 28, 1000  # bytes allowed for numbers that are not there yet
 
 
 @dataclass(frozen=True)
-class KernelStore(Kept):
+class KernelStore(Store):
     """The tiles of one kernel in a folder or behind an fsspec URL; `prepare`, `open` and `find` return one.
 
     Tiles are written atomically: each is written under another name, flushed and renamed. Several processes may

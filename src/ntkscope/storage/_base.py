@@ -23,7 +23,7 @@ from ntkscope.storage._zarr import DTYPES, ChunkedArray, attributes_checksum, at
 SCHEMA = 2
 
 
-class Kept:
+class Store:
     """A store in a folder or behind an fsspec URL; a frozen dataclass with these fields, and those of its kind."""
 
     kind: ClassVar[str]
