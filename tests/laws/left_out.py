@@ -21,14 +21,15 @@ REASONS: dict[str, str] = {
     "a kind of Gram: `contracts/gram.py` draws chains of views and compares each with its dense matrix": """
         linalg.OperatorGram linalg.TileValues storage.TiledGram""",
     "has no numbers: it is made by what reads or runs it, and tests/core, tests/doors and tests/report feed it odd files": """
-        core.Snapshot core.Split core.progress storage.fill kernels.extend models.save_tensors
-        models.save_weights training.restore training.save_snapshot""",
+        core.Snapshot core.Split core.progress storage.fill kernels.extend models.save_tensors models.save_weights
+        training.restore training.save_snapshot""",
     "a module without options, or one that another entry makes": """
         models.Erf surrogates.Linearized""",
     "a decorator or a declaration: called when a part is written, not by users": """
         infinite.module_rule measures.measure""",
     "an inner step, whose arguments another function in the tables has checked": """
-        linalg.correlation.haar_corner linalg.tracy_widom.exact_sf measures.dimension.shared_neighbours
+        linalg.correlation.haar_corner linalg.tracy_widom.exact_sf measures.alignment.centred_tile
+        measures.alignment.kernel_pair measures.alignment.row_means measures.dimension.shared_neighbours
         measures.kendall.below_in_both measures.uncertainty.resampled_means""",
     "needs a language model on disk": "models.text",
     "a whole run, minutes long: tests/xray, tests/tracking, tests/machines and tests/explain attack it": """

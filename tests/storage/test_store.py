@@ -230,7 +230,7 @@ class TestPlaces:
         moved = replace(symmetric(), left=symmetric().left * (1 + 1e-12))
         with pytest.raises(StoreError, match="answers differently"):
             fill(store, moved)
-        monkeypatch.setattr("ntkscope.storage._kept.machine", lambda device: "cpu-of-another-kind")
+        monkeypatch.setattr("ntkscope.storage._base.machine", lambda device: "cpu-of-another-kind")
         assert fill(store, moved) == 0
         with pytest.raises(StoreError, match="answers differently"):
             fill(store, replace(symmetric(), left=symmetric().left * (1 + 1e-6)))

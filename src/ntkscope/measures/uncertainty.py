@@ -13,8 +13,8 @@ from jaxtyping import Float64
 from scipy.special import ndtr, ndtri, stdtrit
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.core.arguments import finite, number, unit_of, vector, whole
-from ntkscope.core.checked import Count, Numbers, Positive, Probability, Tolerance
+from ntkscope.core.arguments import finite, unit_of, vector, whole
+from ntkscope.core.checked import Count, Numbers, Positive, Probability, Share, Tolerance
 
 BLOCK = 2**22  # counts held at a time
 
@@ -177,13 +177,12 @@ def _quantile(ordered: Float64[np.ndarray, " n"], share: Fraction) -> float:
     return low if low == high or weight == 0 else (1 - weight) * low + weight * high
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[Share]) -> list[float]:
     """Holm's (1979) p-values: the k-th smallest of m times m - k + 1, never below the ones before, at most 1.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    p_values = [number(p, "a p-value", low=0, high=1) for p in p_values]
     order = sorted(range(len(p_values)), key=lambda k: p_values[k])
     out, highest = [0.0] * len(p_values), 0.0
     for place, k in enumerate(order):
