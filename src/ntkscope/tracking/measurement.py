@@ -1,4 +1,4 @@
-"""Looking: everything that is measured of a network at one moment, as rows, with what each part took."""
+"""Measurement: everything that is measured of a network at one moment, as rows, with what each part took."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def as_watch(names: Sequence[str] | str) -> Watch:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """One look at a network: rows by series, without moment and step; kernels; what it took; what could not be measured; the
-    weights of the layers whose features are watched."""
+class Measurement:
+    """One measurement of a network: rows by series, without moment and step; kernels; what it took; what could not be measured;
+    the weights of the layers whose features are watched."""
 
     items: int
     rows: Mapping[str, list[dict[str, Any]]]
@@ -86,7 +86,7 @@ class Look:
 
 @dataclass
 class Observer:
-    """A network with its probe. `look` measures it; `keep` says which look the next one's velocities refer to."""
+    """A network with its probe. `keep` says which measurement the next one's velocities refer to."""
 
     model: nn.Module
     probe: Probe
@@ -117,7 +117,7 @@ class Observer:
         """Where the network is now."""
         return device_of(self.model)
 
-    def look(self, items: int, step: int, *, strict: bool = False) -> Look:
+    def measure(self, items: int, step: int, *, strict: bool = False) -> Measurement:
         """Measure the network on the first `items` items of the probe.
 
         What cannot be measured is named in `notes`, so that it does not end the training; `strict` raises it instead, unless
@@ -153,13 +153,13 @@ class Observer:
                 row = {"of": name, "kind": "eigen", "shape": [items, items], "values": [], "left_out": items}
                 note = next((note for note in notes if note.startswith(f"{name}: ")), "not measured")
                 rows["spectra"].append({**row, "note": note[:200]})
-        return Look(items, rows, kernels, Cost(items, fixed, by_items), tuple(notes), weights)
+        return Measurement(items, rows, kernels, Cost(items, fixed, by_items), tuple(notes), weights)
 
-    def keep(self, look: Look, step: int) -> None:
-        """Later velocities are taken from this look; that of step 0 is what every later kernel is compared with."""
-        self.earlier, self.earlier_step = look.kernels, step
+    def keep(self, measurement: Measurement, step: int) -> None:
+        """Later velocities are taken from this measurement; that of step 0 is what every later kernel is compared with."""
+        self.earlier, self.earlier_step = measurement.kernels, step
         if step == 0:
-            self.initial, self.first_weights = look.kernels, look.weights
+            self.initial, self.first_weights = measurement.kernels, measurement.weights
 
     def _weights(self, rows: dict[str, list[dict[str, Any]]]) -> None:
         chosen = matrices(self.model, self.watch.globs)  # anew: a network may replace its parameters

@@ -19,7 +19,7 @@ from ntkscope.core.sizes import parse_bytes
 from ntkscope.tracking.board import Board, as_board
 from ntkscope.tracking.budget import FIRST_SECONDS, MARGIN, Budget, Cost, sizes
 from ntkscope.tracking.log import Log, identity, start_of
-from ntkscope.tracking.measurement import Look, Observer, as_watch, device_of
+from ntkscope.tracking.measurement import Measurement, Observer, as_watch, device_of
 from ntkscope.tracking.probe import as_probe
 from ntkscope.tracking.schedules import Agenda, When, agenda, check_schedule
 from ntkscope.tracking.still import bare, writes
@@ -202,16 +202,16 @@ class Tracker:
         """
         start = time.perf_counter()
         counts = sizes(len(self._observer.probe))[::-1]
-        self._observer.look(min(WARM_UP, counts[0]), 0, strict=True)
-        look = self._observer.look(counts[0], 0, strict=True)
+        self._observer.measure(min(WARM_UP, counts[0]), 0, strict=True)
+        measurement = self._observer.measure(counts[0], 0, strict=True)
         for count in counts[1:]:
-            if time.perf_counter() - start + MARGIN * look.cost.predict(count) > FIRST_SECONDS:
+            if time.perf_counter() - start + MARGIN * measurement.cost.predict(count) > FIRST_SECONDS:
                 break
-            look = self._observer.look(count, 0, strict=True)
+            measurement = self._observer.measure(count, 0, strict=True)
         assert self._log is not None
-        self._log.keep_kernels(look.kernels)
-        self._log.keep_weights(look.weights)
-        self._write(look, 0, None, time.perf_counter() - start, 0)
+        self._log.keep_kernels(measurement.kernels)
+        self._log.keep_weights(measurement.weights)
+        self._write(measurement, 0, None, time.perf_counter() - start, 0)
 
     def _attempt(self, end: bool = False) -> None:
         """Measure now, if that can be afforded."""
@@ -220,8 +220,8 @@ class Tracker:
             return
         assert self._due is not None
         start = time.perf_counter()
-        look = self._observer.look(count, self._step)
-        self._write(look, self._step, self._loss, time.perf_counter() - start, self._step - self._due)
+        measurement = self._observer.measure(count, self._step)
+        self._write(measurement, self._step, self._loss, time.perf_counter() - start, self._step - self._due)
 
     def _ahead(self) -> float | None:
         """Seconds of training to come, as far as that is known."""
@@ -230,28 +230,28 @@ class Tracker:
         pace = (self._budget.trained - self._trained_before) / (self._step - self._begun)
         return pace * (self._total - self._step)
 
-    def _write(self, look: Look, step: int, loss: Any, seconds: float, waited: int) -> None:
+    def _write(self, measurement: Measurement, step: int, loss: Any, seconds: float, waited: int) -> None:
         assert self._log is not None
         start = time.perf_counter()
         moment: dict[str, Any] = {
             "loss": _number(loss),
             "seconds": round(self._budget.seconds, 3),
             "cost": round(seconds, 4),
-            "probe_items": look.items,
+            "probe_items": measurement.items,
             "waited": waited,
         }
-        if look.notes:
-            moment["note"] = "; ".join(look.notes)[:500]
+        if measurement.notes:
+            moment["note"] = "; ".join(measurement.notes)[:500]
         try:
-            self._log.append(step, look.rows, moment)
+            self._log.append(step, measurement.rows, moment)
         except RecordError as error:  # a full disk must not end the training
             warnings.warn(f"the tracker stops here: {error}", RuntimeWarning, stacklevel=4)
             self._log = None
-        self._observer.keep(look, step)
+        self._observer.keep(measurement, step)
         if self._board is not None:
-            self._board.write(step, {**moment}, look.rows)
+            self._board.write(step, {**moment}, measurement.rows)
         self._measured, self._due = step, None
-        self._budget.pay(look.cost, seconds + time.perf_counter() - start)
+        self._budget.pay(measurement.cost, seconds + time.perf_counter() - start)
 
     # -- resuming ---------------------------------------------------------------------------------------------------------
 
