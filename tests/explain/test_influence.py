@@ -332,14 +332,11 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"method": "newton"}, "expected one of 'leave-one-out', 'gauss-newton'"),
             ({"alpha": 0.0}, "above 0"),
-            ({"alpha": float("nan")}, "expected a finite number"),
             ({"logits": np.zeros((4, 3))}, r"expected \(5, 3\)"),
             ({"method": "gauss-newton"}, "train_logits"),
             ({"sample_weight": -np.ones(24)}, "none negative"),
             ({"y": np.arange(23)}, "expected"),
-            ({"y": np.full((24, 3), np.nan)}, "NaN"),
             ({"y": np.arange(24) % 5, "logits": np.zeros((5, 3))}, "label 4 with 3 classes"),
             ({"K_test": np.zeros((5, 23))}, "expected the kernel of the training points"),
             ({"K_train": np.ones((24, 23))}, "symmetric"),

@@ -83,8 +83,6 @@ def test_what_cannot_be_probed_is_refused(trained: tuple[nn.Module, Split]) -> N
     model, split = trained
     with pytest.raises(UsageError, match="expected fields of ProbeProtocol"):
         probes(model, split.train, split.test, neighbours=3)
-    with pytest.raises(UsageError, match="expected a probability"):
-        probes(model, split.train, split.test, validation=1.5)
     with pytest.raises(UsageError, match="expected a Part or 2 values"):
         probes(model, split.train.x, split.test)
     with pytest.raises(UsageError, match="whole numbers from 1 to"):

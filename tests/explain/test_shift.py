@@ -329,11 +329,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"tests": ["t"]}, "expected some of c2st, mmd, ks"),
-            ({"tests": []}, "expected some of c2st, mmd, ks"),
             ({"permutations": 10, "tests": "ks"}, "smallest p is 0.091"),
             ({"permutations": 58}, "smallest p of 3 tests after Holm is 0.051, .* at least 59"),
-            ({"level": 1.5}, "expected a probability"),
             ({"kernel": "ck"}, "together with a module"),
             ({"pooling": "median"}, "pooling='median'"),
             ({"layer": "0"}, "without a network"),
@@ -440,15 +437,6 @@ class TestShift:
 
     def test_pooled_of_the_record(self) -> None:
         assert Pooled(np.eye(4), 3).second == 1
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"permutations": -1}, {"permutations": 39.5}, {"permutations": "many"}, {"level": "low"}, {"tests": 3}]
-)
-def test_wrong_options_say_what_was_expected(wrong: dict[str, Any]) -> None:
-    x = np.random.default_rng(0).normal(size=(40, 2))
-    with pytest.raises(UsageError, match="expected"):
-        shift(None, x[:20], x[20:], **wrong)
 
 
 def test_a_large_constant_column_hides_nothing() -> None:

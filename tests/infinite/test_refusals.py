@@ -98,8 +98,6 @@ def test_layers_that_do_not_fit(net: infinite.layer.Layer, x: torch.Tensor, mess
 
 def test_arguments() -> None:
     net = serial(Dense(), Relu(), Dense())
-    with pytest.raises(UsageError, match="kind='ck'"):
-        infinite.kernel(net, V, kind="ck")
     with pytest.raises(UsageError, match="pass store="):
         infinite.kernel(net, V, executor="tcp://localhost:1")
     with pytest.raises(UsageError, match="give that layer width"):

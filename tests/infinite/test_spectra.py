@@ -180,7 +180,3 @@ def test_the_share_of_linear_functions_on_sampled_inputs(domain: str) -> None:
         values = torch.cat([infinite.kernel(net, a, kind="nngp").diagonal() for a in x.split(500)])
         expected = found.total
     assert float(values.mean()) == pytest.approx(expected, abs=4 * float(values.std()) / math.sqrt(n))
-
-
-def test_576_choose_5() -> None:
-    assert math.comb(576, 5) == 519244165440

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import ntkscope as ns
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs, rate
@@ -123,7 +122,3 @@ def test_degenerate_networks_and_kernels_give_finite_answers() -> None:
     np.testing.assert_allclose(answer, np.tile(expected, (7, 1)), atol=1e-12)
     two = fit_machine(pair(2, 3), None, target="logits", network=network(2))
     assert np.isfinite(two.logits(pair(2, 3).test)).all()
-
-
-def test_it_is_public() -> None:
-    assert ns.machines.fit_machine is fit_machine

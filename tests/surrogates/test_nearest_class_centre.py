@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestCentroid
 
-from ntkscope.core import UsageError
 from ntkscope.surrogates import NearestClassCentre
 
 
@@ -44,10 +43,3 @@ def test_leave_one_out_is_that_of_real_refits() -> None:
         expected = np.full(5, -np.inf)
         expected[np.searchsorted([0, 1, 2, 3, 9], refit.classes_)] = refit.logits(K[i : i + 1, rest])[0]
         np.testing.assert_allclose(found[i], expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("variance", [0.0, -1.0, float("nan")])
-def test_refuses_a_variance_that_is_none(variance: float) -> None:
-    x, y, _ = problem(0)
-    with pytest.raises(UsageError, match="expected a finite number > 0"):
-        NearestClassCentre(variance).fit(x @ x.T, y)

@@ -141,9 +141,6 @@ def test_single_precision_does_not_choose_a_strength_below_its_rounding() -> Non
 def test_matrices_that_are_no_kernels_are_refused() -> None:
     with pytest.raises(NumericalError, match="positive semidefinite up to rounding"):
         KernelRidgeLOO().fit(-1e3 * kernel("full"), np.arange(float(N)))
-    for wrong in ({"alphas": ()}, {"alphas": (0.0,)}, {"rows": 1}):
-        with pytest.raises(UsageError, match=r"got (alphas|rows)"):
-            KernelRidgeLOO(**wrong).fit(kernel("full"), np.arange(float(N)))
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
