@@ -14,9 +14,8 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import class_numbers, finite, one_hot, plain_array, unit_of, whole
 from ntkscope.core.checked import Positive
 from ntkscope.linalg import Gram, as_gram, eigenpairs, matrix_correlation, principal_angles
+from ntkscope.measures._kernel_pairs import Kernel, centred_tile, kernel_pair, row_means, square
 from ntkscope.measures.registry import measure
-
-Kernel = Gram | Tensor | np.ndarray
 
 
 @measure("kernel-target-alignment", of="kernel and labels", low=-1, high=1, best=1)
@@ -33,7 +32,7 @@ def kernel_target_alignment(K: Kernel, y: Any, *, centred: bool = False) -> floa
     >>> round(kernel_target_alignment(torch.eye(2), torch.tensor([0, 1])), 6)
     1.0
     """
-    gram = _square(K)
+    gram = square(K)
     Y = torch.from_numpy(_targets(y, gram.shape[0]))
     if centred:
         Y = Y - Y.mean(0)
@@ -100,7 +99,7 @@ def label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = Fals
     >>> label_power(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([3.0, 4.0])).round(2).tolist()
     [0.64, 0.36]
     """
-    gram = _square(K)
+    gram = square(K)
     Y = torch.from_numpy(_targets(y, len(gram)))
     if centred:
         gram = as_gram(_centred(gram), symmetric=True)
@@ -144,7 +143,7 @@ def top_label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = 
     >>> round(top_label_power(torch.outer(y, y), y), 12)
     1.0
     """
-    gram = _square(K)
+    gram = square(K)
     columns = _targets(y, len(gram)).shape[1] if k is None else k
     return float(cumulative_power(gram, y, k=min(columns, len(gram)), centred=centred)[-1])
 
@@ -226,42 +225,6 @@ def _targets(y: Any, n: int) -> np.ndarray:
     if len(Y) != n:
         raise UsageError(f"got {len(Y)} labels for a kernel of {n} rows; expected one per row")
     return Y / unit_of(Y)
-
-
-def _square(K: Kernel) -> Gram:
-    """A square kernel; one so large or so small that squares of it leave the range of floats is divided by its unit."""
-    gram = as_gram(K)
-    if gram.shape[0] != gram.shape[1] or gram.shape[0] < 1:
-        raise UsageError(f"got a kernel of shape {gram.shape}; expected a square one, between the same items")
-    return _divided(gram, unit_of(gram.diagonal()))
-
-
-def _divided(gram: Gram, unit: float) -> Gram:
-    return gram if unit == 1 else gram.scaled(torch.full((len(gram),), unit**-0.5, dtype=torch.float64))
-
-
-def kernel_pair(K1: Kernel, K2: Kernel, together: bool = False) -> tuple[Gram, Gram]:
-    """Two kernels of the same items, each divided by its own unit, or both by the larger."""
-    left, right = (as_gram(K) for K in (K1, K2)) if together else (_square(K1), _square(K2))
-    if left.shape != right.shape:
-        raise UsageError(f"got kernels of shapes {left.shape} and {right.shape}; expected both for the same items")
-    if together and _square(left) and _square(right):
-        unit = unit_of(left.diagonal(), right.diagonal())
-        return _divided(left, unit), _divided(right, unit)
-    return left, right
-
-
-def row_means(gram: Gram) -> tuple[Tensor, Tensor, float]:
-    """Means of rows, of columns, and of all."""
-    ones = torch.ones(gram.shape[0], dtype=torch.float64, device=gram.device)
-    rows, columns = (gram @ ones).double().cpu() / len(ones), (gram.T @ ones).double().cpu() / len(ones)
-    return rows, columns, float(rows.mean())
-
-
-def centred_tile(
-    tile: Tensor, rows: slice, columns: slice, row_means: Tensor, column_means: Tensor, mean: float
-) -> Tensor:
-    return tile.detach().double().cpu() - row_means[rows, None] - column_means[None, columns] + mean
 
 
 def _tiles(gram: Gram, centred: bool) -> Iterator[Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import finite, unit_of
-from ntkscope.measures.alignment import Kernel, centred_tile, kernel_pair, row_means
+from ntkscope.measures._kernel_pairs import Kernel, centred_tile, kernel_pair, row_means
 from ntkscope.measures.registry import measure
 
 
