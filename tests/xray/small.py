@@ -21,6 +21,22 @@ from ntkscope.xray.registry import SECTIONS, Section
 from ntkscope.xray.task import recorded_task
 from ntkscope.xray.workload import Workload
 
+SECTIONS_OF_A_CLASSIFIER = [
+    "summary",
+    "confusion",
+    "surrogates",
+    "explain",
+    "problems",
+    "shift",
+    "kernel",
+    "tangent",
+    "layers",
+    "representations",
+    "layer_features",
+    "weight_spectra",
+    "computed",
+]
+
 
 def blobs(n: int = 60, classes: int = 3, seed: int = 0) -> tuple[Part, Part]:
     """Gaussian classes in five dimensions that overlap a little: a training and a test part."""

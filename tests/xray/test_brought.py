@@ -1,4 +1,4 @@
-"""What people bring, unmodified, on the command line: a Lightning checkpoint, a Hugging Face classifier, a state dict."""
+"""What people bring, unmodified, on the command line: a Lightning checkpoint, a Hugging Face classifier."""
 
 from __future__ import annotations
 
@@ -263,42 +263,3 @@ def test_a_hugging_face_classifier_as_it_is(tmp_path: Path) -> None:
     assert set(states.values()) == {"done"}, states
     assert record.metrics["data"]["kind"] == "text"
     assert record.metrics["section:summary"]["data"]["network_accuracy"] > 0.9  # the test items were seen in training
-
-
-STATE_DICT = """
-import torch
-from torch import nn
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-
-
-def data():
-    x = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
-    y = (x[:, 0] > 0).long()
-    return (x[:60], y[:60]), (x[60:], y[60:])
-
-
-def trained():
-    model, ((x, y), _) = network(), data()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    torch.save(model.state_dict(), "last.pt")
-"""
-
-
-@pytest.mark.nightly  # test_command has a network of one's own too
-def test_a_state_dict_as_torch_save_writes_it(tmp_path: Path) -> None:
-    (tmp_path / "plain_torch.py").write_text(STATE_DICT)
-    made = [sys.executable, "-c", "import plain_torch; plain_torch.trained()"]
-    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True, timeout=1200)
-    words = ("--model", "plain_torch:network", "--weights", "last.pt", "--data", "plain_torch:data")
-    record, said = run(tmp_path, *words, "--params", "2.*")
-    assert record.metrics["section:summary"]["data"]["network_accuracy"] > 0.8
-    assert record.config["params"] == ["2.*"]
-    assert "gradients by 18 parameters" in said

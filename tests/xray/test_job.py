@@ -25,23 +25,8 @@ from ntkscope.report.certificates import Checks
 from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
 from ntkscope.xray.sections import kernel, summary, surrogates
 from ntkscope.xray.task import TASKS
+from xray.small import SECTIONS_OF_A_CLASSIFIER as NAMES
 from xray.small import blobs, network, only, trained, xrayed
-
-NAMES = [
-    "summary",
-    "confusion",
-    "surrogates",
-    "explain",
-    "problems",
-    "shift",
-    "kernel",
-    "tangent",
-    "layers",
-    "representations",
-    "layer_features",
-    "weight_spectra",
-    "computed",
-]
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,11 @@ from torch import nn
 import ntkscope as ns
 from ntkscope.core import Part, UsageError, generator
 from ntkscope.machines import KernelPair, fit_machine
+from ntkscope.xray.comparison import compare
 from ntkscope.xray.items import collect_both
 from ntkscope.xray.sections import explain, problems, summary, surrogates
 from ntkscope.xray.task import task_of
-from xray.small import blobs, found_in, network, regressed, trained, waves
+from xray.small import SECTIONS_OF_A_CLASSIFIER, blobs, found_in, network, regressed, trained, waves
 
 
 def states(record: ns.Record) -> dict[str, str]:
@@ -194,9 +195,8 @@ def test_it_is_resumed_and_not_compared(two: Any, tmp_path: Path) -> None:
     initial = regressed(waves(outputs=2)[0])[0]
     assert ns.xray(model, train, test, record.folder, initial=initial, **options).folder == record.folder
     assert any("already holds this X-ray" in line for line in said)
-    comparison = __import__("ntkscope.xray.comparison", fromlist=["compare"])
     with pytest.raises(UsageError, match="X-ray of a regression"):
-        comparison.compare(record, record, tmp_path / "both")
+        compare(record, record, tmp_path / "both")
 
 
 def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
@@ -204,22 +204,7 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
     _, model = trained(train)
     record = ns.xray(model, Part(train.x, train.y.double()), test, tmp_path, kernels=["ck"], progress=False)
     assert "task" not in record.config
-    names = [
-        "summary",
-        "confusion",
-        "surrogates",
-        "explain",
-        "problems",
-        "shift",
-        "kernel",
-        "tangent",
-        "layers",
-        "representations",
-        "layer_features",
-        "weight_spectra",
-        "computed",
-    ]
-    assert list(states(record)) == names
+    assert list(states(record)) == SECTIONS_OF_A_CLASSIFIER
     assert set(states(record).values()) == {"done"}
 
 

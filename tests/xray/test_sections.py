@@ -1,4 +1,4 @@
-"""Every section keeps the contract."""
+"""Every section keeps the contract; figures of some are those of scikit-learn and of the public functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from sklearn.metrics import confusion_matrix as expected
+from sklearn.metrics import precision_recall_fscore_support
+from torch import Tensor, nn
 
+import ntkscope as ns
 from contracts.section import SectionContract, watched
+from ntkscope.core import Part
 from ntkscope.xray import registry
 from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.result import Result
-from ntkscope.xray.sections import explain
-from xray.small import only, xrayed
+from ntkscope.xray.sections import confusion, explain, tangent
+from xray.small import blobs, only, trained, xrayed
 
 
 class TestSummary(SectionContract):
@@ -148,3 +154,71 @@ def test_points_without_which_a_class_scores_lower(tmp_path: Path) -> None:
         whole = near[item] @ np.linalg.solve(K + alpha * np.eye(len(K)), y[:, c])
         part = near[item, rest] @ np.linalg.solve(K[np.ix_(rest, rest)] + alpha * np.eye(len(rest)), y[rest, c])
         assert value[t, 0, 0] == pytest.approx(whole - part, abs=2e-6)
+
+
+def test_counts_and_shares_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    with only(confusion.SECTION):
+        record = xrayed(tmp_path, kernels=["ck"])
+    found = confusion.SECTION.read(record.metrics)
+    assert found is not None
+    true, predicted = (np.asarray(record.arrays[name]) for name in ("labels.test", "network.test_prediction"))
+    np.testing.assert_array_equal(record.arrays["confusion.matrix"], expected(true, predicted, labels=[0, 1, 2]))
+    precision, recall, _, support = precision_recall_fscore_support(
+        true, predicted, labels=[0, 1, 2], zero_division=np.nan
+    )
+    assert [row.precision for row in found.classes] == pytest.approx(precision.tolist(), nan_ok=True)
+    assert [row.recall for row in found.classes] == pytest.approx(recall.tolist())
+    assert [row.test for row in found.classes] == support.tolist()
+    assert found.wrong == int((true != predicted).sum()) == sum(pair.count for pair in found.confused)
+    scores = np.asarray(record.arrays["problems.label_score"])
+    assert sum(row.doubtful or 0 for row in found.classes) == int((scores > 0).sum())
+
+
+def test_a_class_without_items_or_predictions() -> None:
+    matrix = confusion.confusion_matrix(np.array([0, 0, 3]), np.array([0, 3, 3]), 5)
+    assert matrix.sum() == 3
+    assert matrix[0, 3] == 1
+    assert matrix[4].sum() == matrix[:, 4].sum() == 0
+
+
+def test_losses_are_those_of_the_public_functions(tmp_path: Path) -> None:
+    train, test = blobs()
+    _, model = trained(train)
+    with only(tangent.SECTION):
+        record = ns.xray(model, train, test, tmp_path, kernels=["ck"], progress=False)
+    found = tangent.SECTION.read(record.metrics)
+    assert found is not None
+    assert [row.name for row in found.readings] == ["network", "readout", "tangent"]
+    assert found.items == len(train)
+    assert found.refused == {}
+    goal = nn.functional.one_hot(test.y).double()
+    part = Part(train.x, nn.functional.one_hot(train.y).double())
+    linear = ns.linearize(model)
+    linear.solve(part, alpha=found.ridge, method="dense")
+    solved = ns.retrain_last_layer(model, part, alpha=found.ridge)
+    with torch.no_grad():
+        answers = [model(test.x).softmax(1), solved(test.x), linear(test.x)]
+    for row, answer in zip(found.readings, answers):
+        each = (answer.double() - goal).square().mean(1)
+        assert row.loss == pytest.approx(float(each.mean()), rel=1e-4)
+        assert row.loss_low < row.loss < row.loss_high
+        assert row.accuracy == float(np.mean((answer.argmax(1) == test.y).numpy()))
+    assert found.readings[0].agreement == 1.0
+
+
+def test_a_readout_that_cannot_be_solved_is_said(tmp_path: Path) -> None:
+    class Bent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.head(torch.tanh(self.body(x))))
+
+    train, test = blobs()
+    with only(tangent.SECTION):
+        record = ns.xray(Bent(), train, test, tmp_path, kernels=["trntk"], untrained=True, progress=False)
+    found = tangent.SECTION.read(record.metrics)
+    assert found is not None
+    assert [row.name for row in found.readings] == ["network", "tangent"]
+    assert set(found.refused) == {"readout"}
