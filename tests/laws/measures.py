@@ -216,7 +216,7 @@ CASES: list[Case] = [
         options={"low": 0, "high": 1}),
     case(M.uncertainty.wald_trials, share=share(0.5), half_width=share(0.1), level=share(0.95)),
     case(M.uncertainty.holm, p_values=array(lambda random, sizes: random.uniform(size=sizes["n"]), "n"),
-        options={"items": {"": ("n",)}, "low": 0, "high": 1}),
+        options={"items": {"": ("n",)}, "low": 0, "high": 1, "of": np.asarray}),
     case(M.uncertainty.normal_quantile, level=share(0.95)),
     case(M.Measure, func=given(len, bad=NO_FUNCTIONS), of=choice("two scores"),
         low=finite(0.0).may_be(float("inf"), float("-inf")), high=finite(1.0).may_be(float("inf"), float("-inf")),
