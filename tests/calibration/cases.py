@@ -153,7 +153,7 @@ def memorised(random: Random) -> Memorisation:
         labels = random.integers(0, 2, n)
         sides += [random.normal(size=(n, 2)) + np.eye(2)[labels], labels]
     context: Any = SimpleNamespace(
-        **dict(zip(("network_train_logits", "y_train", "network_logits", "y_test"), sides, strict=True))
+        **dict(zip(("network_train_outputs", "y_train", "network_logits", "y_test"), sides, strict=True))
     )
     return _memorisation(context, Judged("test items", 60, 80, "no shift found", 1.0, (), ()))
 

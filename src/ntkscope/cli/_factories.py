@@ -23,7 +23,7 @@ def imported(name: str, what: str) -> Callable[..., Any]:
     """The function `package.module:factory` names; modules in the current folder are found."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise UsageError(f"--{what} {name!r} came; expected package.module:factory, or a built-in name")
+        raise UsageError(f"got --{what} {name!r}; expected package.module:factory, or a built-in name")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -126,7 +126,7 @@ def tokenizer_of(name: str | None) -> Any:
         return _made(name, "tokenizer", {})
     if not os.path.isdir(name):
         raise UsageError(
-            f"--tokenizer {name!r} came; expected a folder that save_pretrained wrote, or package.module:factory"
+            f"got --tokenizer {name!r}; expected a folder that save_pretrained wrote, or package.module:factory"
         )
     try:
         transformers = importlib.import_module("transformers")

@@ -69,7 +69,7 @@ def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) 
 
 
 def demo_folder(seed: int, runs: Path = Path("runs")) -> Path:
-    """The last demo that was stopped on its way, to go on with; else a new folder."""
+    """The last demo that was stopped half-way, which is resumed; else a new folder."""
     for folder in sorted(runs.glob(f"demo-{seed}-*"), reverse=True):
         if not (folder / "record.json").exists():
             continue

@@ -127,9 +127,9 @@ def _sides(about: Subject, rows: tuple[str, int | None], columns: tuple[str | No
         if name is None:
             continue
         if name not in sides:
-            raise UsageError(f"--{what} {name!r} came; expected one of {', '.join(PARTS)}")
+            raise UsageError(f"got --{what} {name!r}; expected one of {', '.join(PARTS)}")
         if sides[name] is None:
-            raise UsageError(f"--{what} {name} came, and the data have no such part; expected one that is there")
+            raise UsageError(f"got --{what} {name}, and the data have no such part; expected one that is there")
     wanted = {name: sides[name] for name in (rows[0], columns[0]) if name is not None}
     if about.tokenizer is not None or any(
         _labelled(sides[name], limit) for name, limit in (rows, columns) if name is not None
@@ -157,7 +157,7 @@ def _first(items: Any, limit: int | None) -> Any:
         return Subset(items, range(min(limit, len(items))))  # type: ignore[arg-type]
     if isinstance(items, Tensor | tuple | Mapping):
         return take(items, slice(0, min(limit, length(items))))
-    raise UsageError(f"--limit came for data of type {type(items).__name__}; expected a Part, a tensor or a Dataset")
+    raise UsageError(f"got --limit for data of type {type(items).__name__}; expected a Part, a tensor or a Dataset")
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -166,10 +166,10 @@ def _numbers(text: str | None) -> list[int] | None:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError as error:
-        raise UsageError(f"--outputs {text!r} came; expected numbers with commas, such as 0,3") from error
+        raise UsageError(f"got --outputs {text!r}; expected numbers with commas, such as 0,3") from error
 
 
 def _dtype(name: str | None) -> torch.dtype | None:
     if name is not None and name not in DTYPES:
-        raise UsageError(f"--dtype {name!r} came; expected one of {', '.join(DTYPES)}")
+        raise UsageError(f"got --dtype {name!r}; expected one of {', '.join(DTYPES)}")
     return None if name is None else DTYPES[name]

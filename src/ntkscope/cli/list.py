@@ -36,7 +36,7 @@ def list_parts(
 
 
 def lines(title: str, entries: Mapping[str, Any]) -> list[str]:
-    """A title and one line an entry: its name and the first sentence of its docstring.
+    """A title and one line per entry: its name and the first sentence of its docstring.
 
     >>> lines("sums", {"total": sum})
     ['sums', "  total  Return the sum of a 'start' value (default: 0) plus an iterable of numbers"]

@@ -1,4 +1,4 @@
-"""Comparing two X-rays: what changed from one checkpoint to another, item by item where both looked at the same items."""
+"""Comparing two X-rays: what changed from one checkpoint to another, item by item where both used the same items."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _side(record: Record) -> Side:
 
 
 def _shared(a: Record, b: Record, part: str) -> tuple[Int64[np.ndarray, " k"], Int64[np.ndarray, " k"]] | None:
-    """Places in A and in B of the items both looked at; None if their data are not the same."""
+    """Places in A and in B of the items that both used; None if their data are not the same."""
     if a.config.get(part) != b.config.get(part) or any(f"originals.{part}" not in each.arrays for each in (a, b)):
         return None
     first, second = (np.asarray(each.arrays[f"originals.{part}"]) for each in (a, b))

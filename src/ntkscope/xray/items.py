@@ -90,7 +90,7 @@ def collect_both(
 
 
 def collect_inputs(parts: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> list[Inputs]:
-    """The inputs of each of some labelled parts, as an X-ray would take them; their labels are not looked at.
+    """The inputs of each of some labelled parts, as an X-ray would take them; their labels are ignored.
 
     >>> [x] = collect_inputs({"train": (torch.zeros(3, 2), ["a", "b", "c"])})
     >>> x.shape

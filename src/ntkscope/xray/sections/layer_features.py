@@ -113,7 +113,7 @@ def run(context: Context) -> Finding[LayerFeatureMatrices]:
 
 
 def _chosen(projector: Projector, context: Context, left_out: dict[str, str]) -> list[str]:
-    """The layers that are looked at: those of the chosen parameters that are not too wide."""
+    """The layers that are examined: those of the chosen parameters that are not too wide."""
     chosen = None if context.params is None else set(select(context.model, context.params))
     names = []
     for name, site in projector.sites.items():
