@@ -11,7 +11,8 @@ import torch
 
 from contracts.measure import MeasureContract
 from ntkscope.core import NtkscopeError, NumericalError, UsageError, numpy_generator
-from ntkscope.measures import _features, collapse
+from ntkscope.linalg.features import rows
+from ntkscope.measures import collapse
 from ntkscope.storage import FeatureStore
 from oracles import collapse as oracle
 
@@ -167,7 +168,7 @@ def test_blocks_of_rows_and_stores_give_the_same(tmp_path: Path, monkeypatch: py
     )
     for k in range(len(store)):
         store.write(k, torch.from_numpy(H[store.span(k)]))
-    monkeypatch.setattr(_features, "BLOCK", 8 * 40)  # five rows at a time
+    monkeypatch.setattr(rows, "BLOCK", 8 * 40)  # five rows at a time
     for values in (torch.from_numpy(H), store):
         found = collapse.collapse(values, y)
         assert found.nc1 == pytest.approx(whole.nc1, rel=1e-12)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import labels_of, plain_array, tensor_of
-from ntkscope.measures._features import features_of, finite_blocks
+from ntkscope.linalg.features.rows import features_of, finite_blocks
 from ntkscope.measures.registry import measure
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.core.arguments import vector
 from ntkscope.core.checked import CountOrZero, Numbers, Positive, within
-from ntkscope.measures._features import features_of, finite_blocks
+from ntkscope.linalg.features.rows import features_of, finite_blocks
 
 CANDIDATES = 8  # neighbours whose distances are computed again from differences
 NUMBERS = 1 << 25  # of one block of distances or differences: 256 MiB

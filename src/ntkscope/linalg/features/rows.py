@@ -12,6 +12,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import from_numpy, plain_array
+from ntkscope.linalg.grams.gram import Gram
 
 BLOCK = 1 << 26  # bytes of a float64 block
 CACHED = 1 << 23  # bytes of one that a processor's cache holds
@@ -156,3 +158,36 @@ def standardisation(rows: FeatureRows, standardise: bool) -> tuple[Standardisati
     mean, variance = torch.where(constant, first, mean), torch.where(constant, torch.zeros_like(variance), variance)
     scale = torch.where(variance > 0, variance.sqrt(), torch.ones_like(variance)) if standardise else mean.new_ones(())
     return Standardisation(mean, scale.expand(rows.width)), variance
+
+
+def features_of(values: Any) -> FeatureRows:
+    """Features (items, width), each item's flattened: a tensor, an array, a list, or a `FeatureStore`.
+
+    >>> features_of([[1.0, 2.0]]).width
+    2
+    """
+    if isinstance(values, StoredRows):
+        return FeatureRows.of(values, BLOCK)
+    if isinstance(values, Gram):
+        raise UsageError(f"got features as {values!r}; expected rows of features (items, width), not their products")
+    array = values.detach() if isinstance(values, Tensor) else from_numpy(plain_array(values, "features"))
+    if array.is_complex() or array.ndim < 2 or 0 in array.shape:
+        raise UsageError(
+            f"got features of shape {tuple(array.shape)} and {array.dtype}; expected real numbers (items, width), none empty"
+        )
+    flat = array.flatten(1)
+    return FeatureRows.of(flat if flat.is_floating_point() else flat.double(), BLOCK)
+
+
+def finite_blocks(rows: FeatureRows) -> Iterator[tuple[slice, Float64[Tensor, "b p"]]]:
+    """Spans of rows with their features in float64, in order; NaN and infinity are refused."""
+    for span, block in rows.blocks():
+        wide = block.to(torch.float64)
+        good = torch.isfinite(wide).all(1)
+        if not bool(good.all()):
+            bad = (~good).nonzero().flatten() + span.start
+            raise NumericalError(
+                f"the features of {len(bad)} items hold NaN or infinity, the first of item {int(bad[0])}; drop those items"
+                " or find where they come from"
+            )
+        yield span, wide
