@@ -17,19 +17,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ntkscope.infinite.field import Block
 from ntkscope.infinite.layer import Context, Shape
 from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.dense import gradient_scales
 from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.relu import Kinked
-
-if TYPE_CHECKING:
-    from ntkscope.infinite.pairs import Block, Network
+from ntkscope.infinite.rules.serial import Serial
 
 WARP = 32  # the widest and tallest image: one column per lane, one row per register
 PAIRS = 4096  # pairs per launch, at most
@@ -61,7 +60,24 @@ class Step:
         return [self.linear, jump, self.offset, self.ratio, self.constant, self.vertical, self.horizontal, 0.0]
 
 
-def steps(network: Network) -> list[Step] | None:
+class Pooled(Protocol):
+    """A network that ends in a global mean (`pairs.Network`)."""
+
+    @property
+    def layers(self) -> Serial: ...
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def tangent(self) -> bool: ...
+    @property
+    def standard(self) -> bool: ...
+    @property
+    def pooled(self) -> int | None: ...
+    @property
+    def fan_in(self) -> dict[str, int | None]: ...
+
+
+def steps(network: Pooled) -> list[Step] | None:
     """The passes to the global mean, or None if this method does not apply."""
     spatial = network.shape.spatial
     if network.pooled is None or len(spatial) != 2 or max(spatial) > WARP:
@@ -108,13 +124,13 @@ def _reach(each: Conv, given: Shape, after: Shape) -> tuple[float, float] | None
     return (reach[0], reach[1]) if after.spatial == given.spatial else None
 
 
-def applies(network: Network, x: Tensor) -> bool:
+def applies(network: Pooled, x: Tensor) -> bool:
     """Whether pairs of these inputs take this path: float32, on a GPU, with Triton installed."""
     usable = x.is_cuda and x.dtype == torch.float32 and not x.requires_grad and torch.version.hip is None
     return usable and find_spec("triton") is not None and steps(network) is not None
 
 
-def mean(network: Network, one: Block, two: Block, **options: int) -> tuple[Tensor, Tensor | None]:
+def mean(network: Pooled, one: Block, two: Block, **options: int) -> tuple[Tensor, Tensor | None]:
     """Σ and Θ behind the global mean, (n, m); of each pair once, where both sides are the same inputs."""
     from ntkscope.infinite import cyclic_kernel
 

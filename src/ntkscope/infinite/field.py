@@ -94,3 +94,21 @@ def shifted(q: Tensor, shifts: Sequence[Shift], side: int, wrap: bool) -> Tensor
                 part = part.narrow(axis, start, q.shape[axis] - abs(delta))
         parts.append(part)
     return torch.stack(parts, dim=len(shifts[0]))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some inputs, positions first, and their variances wherever the network needs them."""
+
+    x: Tensor
+    """(*spatial, n, channels)."""
+    variances: dict[str, Tensor]
+    diagonal: list[Tensor]
+    """K(x, x) of NNGP and NTK; empty where it would cost as much as pairs do."""
+
+    def __len__(self) -> int:
+        return self.x.shape[-2]
+
+    def __getitem__(self, chosen: slice) -> Block:
+        variances = {path: q[..., chosen] for path, q in self.variances.items()}
+        return Block(self.x[..., chosen, :], variances, [])

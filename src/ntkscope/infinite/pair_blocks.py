@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError
 from ntkscope.core.machine.threads import spread
-from ntkscope.infinite.pairs import Block, Network
+from ntkscope.infinite.field import Block
+from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.grams.tiling import Grid, Place, TileValues
 
 KINDS = ("nngp", "ntk")

@@ -22,7 +22,7 @@ from torch import Tensor
 from ntkscope.core.machine.threads import spread
 from ntkscope.core.sizes import over_budget
 from ntkscope.infinite import cyclic
-from ntkscope.infinite.field import Field, Shift, shifted
+from ntkscope.infinite.field import Block, Field, Shift, shifted
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
 from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.flatten import Flatten
@@ -34,24 +34,6 @@ DEVICE = 2**28  # the same on a GPU, where arrays should be large
 ARRAYS = 16  # arrays of a tile's size that are alive at once, two threads' worth
 VECTOR_TILE = 384
 BLOCK = 256  # images whose variances are held at once
-
-
-@dataclass(frozen=True)
-class Block:
-    """Some inputs, positions first, and their variances wherever the network needs them."""
-
-    x: Tensor
-    """(*spatial, n, channels)."""
-    variances: dict[str, Tensor]
-    diagonal: list[Tensor]
-    """K(x, x) of NNGP and NTK; empty where it would cost as much as pairs do."""
-
-    def __len__(self) -> int:
-        return self.x.shape[-2]
-
-    def __getitem__(self, chosen: slice) -> Block:
-        variances = {path: q[..., chosen] for path, q in self.variances.items()}
-        return Block(self.x[..., chosen, :], variances, [])
 
 
 @dataclass(frozen=True)

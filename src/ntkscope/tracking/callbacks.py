@@ -5,15 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ntkscope.core import NtkscopeError, UsageError
 
-if TYPE_CHECKING:
-    from ntkscope.tracking.tracker import Tracker
+
+class Driven(Protocol):
+    """What a training loop asks of a `Tracker`."""
+
+    def expect(self, total: int | float | None) -> None: ...
+    def step(self, loss: Any, *, at: int) -> Any: ...
+    def close(self, error: BaseException | None = None) -> None: ...
+    def abandon(self, error: BaseException) -> None: ...
 
 
-def lightning_callback(tracker: Tracker) -> Any:
+def lightning_callback(tracker: Driven) -> Any:
     """A `lightning.Callback` that drives `tracker`."""
     base: Any = _first_of(("lightning.pytorch", "pytorch_lightning"), "lightning").Callback
 
@@ -44,7 +50,7 @@ def lightning_callback(tracker: Tracker) -> Any:
     return TrackerCallback()
 
 
-def hugging_face_callback(tracker: Tracker) -> Any:
+def hugging_face_callback(tracker: Driven) -> Any:
     """A `transformers.TrainerCallback` that drives `tracker`."""
     base: Any = _first_of(("transformers",), "transformers accelerate").TrainerCallback
 
@@ -73,7 +79,7 @@ def hugging_face_callback(tracker: Tracker) -> Any:
     return TrackerCallback()
 
 
-def _report(tracker: Tracker, loss: Any, step: int) -> None:
+def _report(tracker: Driven, loss: Any, step: int) -> None:
     """One step; what is wrong with the tracker must not end the training."""
     try:
         tracker.step(loss, at=step)

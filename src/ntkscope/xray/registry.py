@@ -14,7 +14,6 @@ from ntkscope.xray.result import R
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION, TASKS, Task
 
 if TYPE_CHECKING:
-    from ntkscope.xray.context import Context
     from ntkscope.xray.workload import Workload
 
 SECTIONS: Registry[Section[Any]] = Registry("section")
@@ -67,7 +66,7 @@ class Section(Generic[R]):
     title: str
     meaning: str
     formula: str
-    run: Callable[[Context], Finding[R]]
+    run: Callable[[Any], Finding[R]]  # of a `Context`
     result: type[R]
     after: tuple[Section[Any], ...] = ()
     cost: Callable[[Workload], float] = _nothing
