@@ -48,9 +48,15 @@ def test_laws(case: Case) -> None:
     judged(case, all_broken(case))
 
 
-@pytest.mark.guard
 @pytest.mark.wrong_type
-@pytest.mark.parametrize("case", [case for case in CASES if case.name not in {*KNOWN, *LONG}], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=pytest.mark.nightly if case.name in SLOW else pytest.mark.guard)
+        for case in CASES
+        if case.name not in {*KNOWN, *LONG}
+    ],
+)
 @settings(max_examples=3, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6), exponent=st.sampled_from(EXPONENTS))
 def test_drawn_arguments(case: Case, seed: int, exponent: int) -> None:

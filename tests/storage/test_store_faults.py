@@ -106,8 +106,8 @@ def kill_often(filler: Filler, source: str, folder: Path, kills: int, seconds: f
     [
         pytest.param(5, "small network", marks=pytest.mark.guard),
         pytest.param(5, "products", marks=pytest.mark.guard),
-        pytest.param(20, "network", marks=pytest.mark.nightly),
-        pytest.param(60, "products", marks=pytest.mark.nightly),
+        pytest.param(20, "network", marks=[pytest.mark.nightly, pytest.mark.long]),
+        pytest.param(60, "products", marks=[pytest.mark.nightly, pytest.mark.long]),
     ],
 )
 def test_killed_at_random_moments_it_ends_bit_identical(

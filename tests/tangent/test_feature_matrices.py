@@ -67,7 +67,7 @@ def test_random_networks(architecture: Architecture) -> None:
 
 
 @pytest.mark.guard
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(architecture=NETWORKS, small=st.booleans())
 def test_many_random_networks(architecture: Architecture, small: bool) -> None:
     assume(len(architecture.x) > 1)
