@@ -1,7 +1,7 @@
 """Table 1 of the surrogate paper, residual networks on CIFAR-10: trained here, and two pretrained ones.
 
 One leg per network; estimated seconds on one H200 with training: resnet18 150, resnet34 220, mobilenetv2 250, pretrained
-ones 60.
+ones 60. The legs `phan/…` train as the public code behind the paper's weights does: `PHAN`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 
 from ntkscope import models
 from ntkscope.core import Record, Split
+from ntkscope.training import Cosine, CropFlip, CrossEntropy
 from ntkscope_papers.engel_2023.kernel_pairs import kernel_pairs
 from ntkscope_papers.engel_2023.published_measure import Compared, spreads, stochastic_fits
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
@@ -30,6 +31,20 @@ from ntkscope_papers.shared.networks import logits_of, trained
 # network test accuracy %, TAD points, tau
 TABLE = {"resnet18": (93.07, -0.28, 0.776), "resnet34": (93.33, -0.29, 0.786), "mobilenetv2": (93.91, -0.4, 0.700)}
 COLUMNS = ("network accuracy %", "TAD points", "tau")
+# github.com/huyvnphan/PyTorch_CIFAR10, train.py, module.py, data.py; it keeps the epoch best on the test set, here the last
+PHAN: dict[str, Any] = {
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 0.01,
+    "loss": CrossEntropy(),
+    "batch_size": 256,
+    "drop_last": True,
+    "schedule": Cosine(warmup=0.3),
+    "augment": CropFlip(padding=4, fill="zero"),
+    "channels_last": True,
+}
 PRETRAINED = ("resnet20", "resnet56")  # weights read from resnet_cifar10/ among the data
 
 
@@ -50,7 +65,7 @@ def row(name: str, config: SurrogateResnet, record: Record) -> Reading:
     if "side by side" in row:
         measured["fit to labels, to logits"] = [round(row["side by side"][k]["tau"], 4) for k in ("labels", "logits")]
     holds = row["tau"] >= 0.6 and tau >= 0.6 and abs(row["tad"]) <= 1.5
-    return Reading(measured, holds, f"{len(found)} network(s), {config.points} training points in the kernel")
+    return Reading(measured, holds, f"{len(found)} network(s), {config.fitted(record, [name])}")
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,8 @@ class SurrogateResnet(Experiment):
     sgd_seeds: int = 5
     sgd_alpha: float = 1e-4
     compared_points: int = 2000
+    phan_epochs: int = 100
+    phan_points: int = 10_000
 
     smoke = {
         "dataset": "digits",
@@ -99,6 +116,8 @@ class SurrogateResnet(Experiment):
         "seeds": 1,
         "sgd_seeds": 2,
         "compared_points": 40,
+        "phan_epochs": 2,
+        "phan_points": 60,
     }
 
     def prepare(self, run: Run) -> Callable[[bool], Split]:
@@ -111,20 +130,39 @@ class SurrogateResnet(Experiment):
         if name in self.pretrained:
             return models.load_weights(models.build(name), pretrained_file(name, run.root)).to(run.device).eval()
         how = residual_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr, augment=self.augment)
-        build = partial(build_network, name, split, width=self.width, seed=run.seed + s)
-        options: dict[str, Any] = {"device": run.device, "seed": run.seed + s, "progress": run.progress}
-        return trained(run.record, f"{name}-{s}", build, split.train, how, **options)
+        return self.trained(run, f"{name}-{s}", partial(build_network, name, split, width=self.width), s, how)
+
+    def trained(self, run: Run, key: str, build: Callable[..., nn.Module], s: int, how: Mapping[str, Any]) -> nn.Module:
+        seed, part = run.seed + s, run.data(False).train
+        return trained(
+            run.record, key, partial(build, seed=seed), part, how, device=run.device, seed=seed, progress=run.progress
+        )
+
+    def networks_and_seeds(self) -> Iterator[tuple[str, int]]:
+        yield from ((name, s) for s in range(self.seeds) for name in self.networks)
 
     def cases(self) -> Iterator[tuple[str, int]]:
-        yield from ((name, s) for s in range(self.seeds) for name in self.networks)
+        yield from self.networks_and_seeds()
         yield from ((name, 0) for name in self.pretrained)
 
     @leg("{}/{}", over=cases)
     def surrogate(self, run: Run, name: str, s: int) -> dict[str, Any]:
         """The trace-NTK surrogate of one network: at the default ridge and at others, by SGD, and the fit to its logits."""
-        seed, split = run.seed + s, run.data(name in self.pretrained)
-        model = self.network(run, name, s, split)
-        part = split.train.take(torch.from_numpy(chosen_points(split.train.y, self.points, seed)))
+        split = run.data(name in self.pretrained)
+        return self.compared(run, f"{name}-{s}", self.network(run, name, s, split), split, self.points, run.seed + s)
+
+    @leg("phan/{}/{}", over=networks_and_seeds, optional=True)
+    def surrogate_of_phan(self, run: Run, name: str, s: int) -> dict[str, Any]:
+        """The same for a network trained as the paper's were, with more points in the kernel."""
+        split, key = run.data(False), f"phan-{name}-{s}"
+        pooled = {"max_pool": True} if name.startswith("resnet") else {}
+        build = partial(build_network, name, split, width=self.width, **pooled)
+        how = {**PHAN, "epochs": self.phan_epochs, "batch_size": min(self.batch, PHAN["batch_size"])}
+        return self.compared(run, key, self.trained(run, key, build, s, how), split, self.phan_points, run.seed + s)
+
+    def compared(self, run: Run, key: str, model: nn.Module, split: Split, points: int, seed: int) -> dict[str, Any]:
+        """What every leg measures of its network, on `points` training points."""
+        part = split.train.take(torch.from_numpy(chosen_points(split.train.y, points, seed)))
         compared = Compared(logits_of(model, split.test.x).numpy(), split.test.y.numpy())
         (pair,) = kernel_pairs(
             ["trntk"],
@@ -138,7 +176,7 @@ class SurrogateResnet(Experiment):
         )
         y, network, y_test = part.y.numpy(), compared.network, compared.y
         one = Surrogate(pair, y, self.alpha, seed)
-        run.record.array(f"log-odds-{name}-{s}", log_odds_pair(one.logits, network, y_test))
+        run.record.array(f"log-odds-{key}", log_odds_pair(one.logits, network, y_test))
         few = chosen_points(part.y, self.compared_points, seed)
         own = logits_of(model, part.x[torch.from_numpy(few)]).numpy()
         return {
@@ -149,11 +187,25 @@ class SurrogateResnet(Experiment):
         }
 
     def rows(self, record: Record, names: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
-        """The results of every network that the record has, by name; those without any are left out."""
-        found = {
-            k: [record.metrics[f"{k}/{s}"] for s in range(self.seeds) if f"{k}/{s}" in record.metrics] for k in names
-        }
-        return {k: several for k, several in found.items() if several}
+        """The results of every network that the record has, by name; those without any are left out.
+
+        Where networks were trained as the paper's were, those alone count.
+        """
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for k in names:
+            for prefix in (f"phan/{k}", k):
+                keys = (f"{prefix}/{s}" for s in range(self.seeds))
+                if several := [record.metrics[key] for key in keys if key in record.metrics]:
+                    found[k] = several
+                    break
+        return found
+
+    def fitted(self, record: Record, names: Sequence[str]) -> str:
+        """How many points the kernels of these networks have, and which were trained as the paper's were."""
+        own = [k for k in names if any(f"phan/{k}/{s}" in record.metrics for s in range(self.seeds))]
+        points = f"{self.points} training points in the kernel"
+        theirs = f"{', '.join(own)}: trained as the paper's weights were, {self.phan_points} points"
+        return theirs if len(own) == len(names) else f"{points}; {theirs}" if own else points
 
     ROWS = [
         claim(
@@ -165,13 +217,13 @@ class SurrogateResnet(Experiment):
         for name, published in TABLE.items()
     ]
 
-    def of_every(self, rows: Mapping[str, Any], measured: Any, holds: bool) -> Reading:
+    def of_every(self, record: Record, rows: Mapping[str, Any], measured: Any, holds: bool) -> Reading:
         """What is said of all networks, the pretrained ones too; `rows` are those that the record has."""
         absent = [f"{k}/0" for k in (*self.networks, *self.pretrained) if k not in rows]
         if absent:
             return lacking(*absent)
         other = f"pretrained={self.pretrained!r} instead of {PRETRAINED!r}" if self.pretrained != PRETRAINED else ""
-        note = f"{self.points} training points in the kernel; the two-class rows are in surrogate-small"
+        note = f"{self.fitted(record, [*self.networks, *self.pretrained])}; the two-class rows are in surrogate-small"
         return Reading(measured or None, holds, note, other=other)
 
     @claim(
@@ -187,13 +239,13 @@ class SurrogateResnet(Experiment):
         measured = {
             name: {k: round(v, 4) for k, v in of.items()} for name, of in (("at the optimum", tau), ("by SGD", sgd))
         }
-        return self.of_every(rows, measured, min([*tau.values(), *sgd.values()], default=0.0) >= 0.6)
+        return self.of_every(record, rows, measured, min([*tau.values(), *sgd.values()], default=0.0) >= 0.6)
 
     @claim("surrogate-table1-tad-small", "Section 4, Table 1", {"TAD from": -2.2, "to": 0.03}, "-4 <= TAD <= 1")
     def small(self, record: Record) -> Reading:
         rows = self.rows(record, (*self.networks, *self.pretrained))
         tad = {k: round(mean_row(one)["tad"], 3) for k, one in rows.items()}
-        return self.of_every(rows, tad, all(-4 <= value <= 1 for value in tad.values()))
+        return self.of_every(record, rows, tad, all(-4 <= value <= 1 for value in tad.values()))
 
     @claim(
         "surrogate-ideal-surrogate",
@@ -204,7 +256,7 @@ class SurrogateResnet(Experiment):
     def ideal(self, record: Record) -> Reading:
         rows = self.rows(record, (*self.networks, *self.pretrained))
         distance = {k: round(mean_row(one)["total_variation"], 4) for k, one in rows.items()}
-        return self.of_every(rows, distance, all(value <= 0.1 for value in distance.values()))
+        return self.of_every(record, rows, distance, all(value <= 0.1 for value in distance.values()))
 
     @figure
     def table1(self, record: Record) -> dict[str, Figure]:

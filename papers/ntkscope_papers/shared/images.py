@@ -38,10 +38,10 @@ def load_images(
     return split.replace(train=part(split.train, "train", train), test=part(split.test, "test", test))
 
 
-def build_network(name: str, split: Split, *, width: float | int = 1, seed: int = 0) -> nn.Module:
-    """The network `name` for the images of `split`."""
+def build_network(name: str, split: Split, *, width: float | int = 1, seed: int = 0, **further: Any) -> nn.Module:
+    """The network `name` for the images of `split`; `further` options are the network's own."""
     channels, size = split.train.x.shape[1:3]
-    options: dict[str, Any] = {"classes": len(split.classes), "in_channels": channels, "seed": seed}
+    options: dict[str, Any] = {"classes": len(split.classes), "in_channels": channels, "seed": seed, **further}
     options |= {"image_size": size} if name in SIZED else {}
     options |= {"width": width} if name in WIDENED and width != 1 else {}
     return models.build(name, **options)

@@ -65,16 +65,21 @@ class Triangular(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """(1 + cos(π step / total)) / 2, down to `end`. Loshchilov and Hutter (2017), equation 5.
+    """Straight up to 1 over the first `warmup` of the run, then half a cosine down to `end`. Loshchilov and Hutter (2017).
 
-    >>> round(Cosine().factor(step=5, per_epoch=1, total=10), 6)
-    0.5
+    >>> [round(Cosine(warmup=0.5).factor(step, 1, 8), 6) for step in (0, 2, 4, 6, 8)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     end: NonNegative = 0.0
+    warmup: Share = 0.0
 
     def factor(self, step: int, per_epoch: int, total: int) -> float:
-        return self.end + (1 - self.end) * (1 + math.cos(math.pi * step / total)) / 2
+        rise = self.warmup * total
+        if step < rise:
+            return step / rise
+        at = (step - rise) / max(total - rise, 1)
+        return self.end + (1 - self.end) * (1 + math.cos(math.pi * at)) / 2
 
 
 @dataclass(frozen=True)
