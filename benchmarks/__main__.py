@@ -18,44 +18,45 @@ from benchmarks import machine
 from benchmarks.outcome import Check, as_outcome, table, write
 from ntkscope.core.script import run_script
 
-COMPARISONS = (
-    "trace_ntk",
-    "certificate",
-    "growth",
-    "memory",
-    "projection",
-    "ensemble",
-    "kernel_glm",
-    "infinite",
-    "mislabel",
-    "store",
-    "precision",
-    "passes",
-    "linearize",
-    "tracker",
-    "feature_matrices",
-    "rfm",
-    "probes",
-)
-ON_REQUEST = (
-    "trace_ntk_torch",
-    "gpu_trace_ntk",
-    "trust",
-    "distilled",
-    "ekfac",
-    "spectra",
-    "feature_tables",
-    "changepoint",
-    "shift",
-    "ensemble_grid",
-    "kernel_svm",
-)
+COMPARISONS = {  # name: where its `run` is
+    "trace_ntk": "kernels.trace_ntk",
+    "certificate": "kernels.certificate",
+    "growth": "kernels.growth",
+    "memory": "kernels.memory",
+    "projection": "kernels.projection",
+    "ensemble": "learning.ensemble",
+    "kernel_glm": "learning.kernel_glm",
+    "infinite": "kernels.infinite",
+    "mislabel": "learning.mislabel",
+    "store": "kernels.store",
+    "precision": "kernels.precision",
+    "passes": "kernels.passes",
+    "linearize": "kernels.linearize",
+    "tracker": "learning.tracker",
+    "feature_matrices": "kernels.feature_matrices",
+    "rfm": "learning.rfm",
+    "probes": "learning.probes",
+}
+ON_REQUEST = {
+    "trace_ntk_torch": "kernels.trace_ntk_torch",
+    "gpu_trace_ntk": "gpu.trace_ntk",
+    "trust": "learning.trust",
+    "distilled": "learning.distilled",
+    "ekfac": "learning.ekfac",
+    "spectra": "statistics.spectra",
+    "feature_tables": "kernels.feature_tables",
+    "changepoint": "statistics.changepoint",
+    "shift": "statistics.shift",
+    "ensemble_grid": "learning.ensemble_grid",
+    "kernel_svm": "learning.kernel_svm",
+}
+EVERY = COMPARISONS | ON_REQUEST
 
 
 def main(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help=f"Of {', '.join(COMPARISONS + ON_REQUEST)}."),
+        typer.Argument(help=f"Of {', '.join(EVERY)}."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes, one round: tries the machinery, proves nothing.")
@@ -63,16 +64,16 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("benchmarks/results/bench"),
 ) -> int:
     """Exit status 1 when a promise fails."""
-    unknown = [name for name in names or () if name not in COMPARISONS + ON_REQUEST]
+    unknown = [name for name in names or () if name not in EVERY]
     if unknown:
-        raise typer.BadParameter(f"no comparison {', '.join(unknown)}; there are {', '.join(COMPARISONS + ON_REQUEST)}")
+        raise typer.BadParameter(f"no comparison {', '.join(unknown)}; there are {', '.join(EVERY)}")
     folder = out / "quick" if quick else out
     machine.keep_to_cores()
     failed: list[Check] = []
     for name in names or COMPARISONS:
         print(f"== {name}", flush=True)
         here, start = machine.describe(), time.perf_counter()
-        outcome = as_outcome(name, importlib.import_module(f"benchmarks.{name}").run(quick))
+        outcome = as_outcome(name, importlib.import_module(f"benchmarks.{EVERY[name]}").run(quick))
         path = write(name, outcome, here, time.perf_counter() - start, folder)
         print(
             table(outcome.rows), *(f"{c.what}: {c.target}, {c.measured}: {c.verdict}" for c in outcome.checks), sep="\n"

@@ -45,7 +45,8 @@ def test_sweep_stops_when_larger_no_longer_helps() -> None:
 
 @pytest.mark.parametrize("convolutional", [False, True])
 def test_the_torch_peers_compute_the_trace_ntk(convolutional: bool) -> None:
-    from benchmarks import networks, peer_vmap
+    from benchmarks import networks
+    from benchmarks.peers import vmap as peer_vmap
 
     if convolutional:
         model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3))
@@ -69,7 +70,8 @@ def test_the_torch_peers_compute_the_trace_ntk(convolutional: bool) -> None:
 
 
 def test_the_blocked_peer_of_a_gpu_computes_the_trace_ntk() -> None:
-    from benchmarks import gpu_peers, networks
+    from benchmarks import networks
+    from benchmarks.gpu import peers as gpu_peers
 
     model, x = networks.mlp(4, 6, 3), torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
     reference = networks.oracle_trace_ntk(model, x)
@@ -87,7 +89,10 @@ def test_the_blocked_peer_of_a_gpu_computes_the_trace_ntk() -> None:
 @pytest.mark.guard
 @pytest.mark.parametrize("name", ["vit-tiny", "bert-base"])
 def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None:
-    from benchmarks import gpu_harvest, gpu_peers, gpu_profile, gpu_roofline
+    from benchmarks.gpu import harvest as gpu_harvest
+    from benchmarks.gpu import peers as gpu_peers
+    from benchmarks.gpu import profile as gpu_profile
+    from benchmarks.gpu import roofline as gpu_roofline
 
     assert gpu_peers.main([name], tmp_path / "peers", quick=True) == 0
     run = json.loads((tmp_path / "peers" / f"{name}.json").read_text())["runs"][0]
@@ -109,8 +114,8 @@ def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None
 
 def test_a_kernel_that_disagrees_is_not_timed() -> None:
     from benchmarks import networks
+    from benchmarks.kernels.trace_ntk import Bout
     from benchmarks.peers import PeerUnavailable
-    from benchmarks.trace_ntk import Bout
 
     bout = Bout(networks.Case("tiny", networks.mlp(2, 2), torch.ones(3, 2), "test"), 3, None)
     with pytest.raises(PeerUnavailable, match="relative error"):
@@ -174,7 +179,7 @@ def test_cases_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_counted_work_adds_up_to_the_upper_triangle() -> None:
-    from benchmarks.gpu_trace_ntk import counted
+    from benchmarks.gpu.trace_ntk import counted
 
     assert counted(6, None, 6, 1) == (6, 21)  # all resident, block 1: each pair once
     assert counted(6, None, 6, 6) == (6, 36)  # one block: both halves
@@ -185,7 +190,7 @@ def test_counted_work_adds_up_to_the_upper_triangle() -> None:
 @pytest.mark.guard
 @pytest.mark.parametrize("network", ["digits", "resnet18"])
 def test_surrogates_of_logits_and_labels_side_by_side(network: str, tmp_path: Path) -> None:
-    from benchmarks import distilled
+    from benchmarks.learning import distilled
 
     assert distilled.main([distilled.Network(network)], out=tmp_path, quick=True) == 0
     rows = json.loads((tmp_path / f"distilled-{network}.json").read_text())["details"]["surrogates"]
@@ -198,14 +203,14 @@ def test_surrogates_of_logits_and_labels_side_by_side(network: str, tmp_path: Pa
 
 @pytest.mark.nightly
 def test_the_trust_verdict_is_compared_with_the_truth() -> None:
-    from benchmarks import trust
+    from benchmarks.learning import trust
 
     found = trust.run(quick=True)
     assert sum(row[word] for row in found.rows[:3] for word in trust.LEVELS) == len(trust.STATES)  # a page each
 
 
 def test_a_large_kernel_is_scaled_without_being_formed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import distilled
+    from benchmarks.learning import distilled
 
     from ntkscope.linalg import FactoredGram
     from ntkscope.machines import KernelPair
@@ -221,7 +226,7 @@ def test_a_large_kernel_is_scaled_without_being_formed(monkeypatch: pytest.Monke
 
 
 def test_a_search_ends_in_a_place_that_is_better_than_its_neighbours() -> None:
-    from benchmarks.grid import downhill
+    from benchmarks.learning.grid import downhill
 
     asked: list[tuple[int, int]] = []
 
@@ -233,11 +238,12 @@ def test_a_search_ends_in_a_place_that_is_better_than_its_neighbours() -> None:
     assert len(asked) == len(set(asked)) < 40
     assert downhill(lambda place: 0.0, (2, 3), (8, 5)) == (2, 3)  # ties stay
     with pytest.raises(ValueError, match="no more than all 10 inputs"):
-        importlib.import_module("benchmarks.feature_matrices").slices(10, 4, 3)
+        importlib.import_module("benchmarks.kernels.feature_matrices").slices(10, 4, 3)
 
 
 def test_passes_that_stop_short_of_the_weights_leave_the_network_as_it_was() -> None:
-    from benchmarks import feature_matrices, networks
+    from benchmarks import networks
+    from benchmarks.kernels import feature_matrices
 
     model = networks.mlp(4, 3)
     feature_matrices.plain_passes(model, torch.ones(5, 4))
@@ -247,7 +253,8 @@ def test_passes_that_stop_short_of_the_weights_leave_the_network_as_it_was() -> 
 
 def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Centred forms where initial weights are known; a layer that no output depends on says why it has no ρ."""
-    from benchmarks import feature_tables, machine
+    from benchmarks import machine
+    from benchmarks.kernels import feature_tables
     from benchmarks.outcome import write
 
     class Idle(torch.nn.Module):
@@ -287,14 +294,14 @@ def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_page_of_the_feature_ansatz_is_that_of_its_record() -> None:
-    from benchmarks import feature_tables
+    from benchmarks.kernels import feature_tables
 
     assert feature_tables.PAGE.read_text() == feature_tables.page(json.loads(feature_tables.RECORD.read_text()))
 
 
 @pytest.mark.guard
 def test_support_vector_machines_on_the_engines_kernel_are_scikit_learns() -> None:
-    from benchmarks import kernel_svm
+    from benchmarks.learning import kernel_svm
 
     for outcome in (kernel_svm.run(quick=True), kernel_svm.large(200, "cpu", (1.0,))):
         assert [check.holds for check in outcome.checks] == [True] * len(outcome.checks)
@@ -302,27 +309,18 @@ def test_support_vector_machines_on_the_engines_kernel_are_scikit_learns() -> No
 
 
 def test_every_comparison_has_a_run() -> None:
-    from benchmarks.__main__ import COMPARISONS, ON_REQUEST
+    from benchmarks.__main__ import EVERY
 
-    for name in (*COMPARISONS, *ON_REQUEST):
-        assert callable(importlib.import_module(f"benchmarks.{name}").run)
+    for module in EVERY.values():
+        assert callable(importlib.import_module(f"benchmarks.{module}").run)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "timing",
-        "outcome",
-        "gpu_trace_ntk",
-        "precision",
-        "store",
-        "trust",
-        "mislabel",
-        "grid",
-        "feature_matrices",
-        "gpu_peers",
-    ],
+EXAMPLES = (
+    "timing outcome gpu.trace_ntk gpu.peers kernels.precision kernels.store kernels.feature_matrices learning.grid"
 )
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES.split(), "learning.trust", "learning.mislabel"])
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert (failed, tried > 0) == (0, True)
@@ -338,7 +336,7 @@ def test_an_unknown_comparison_is_refused(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_the_explicit_fisher_matrix_is_damped_to_products_of_gradients() -> None:
     """λ ≫ F: influences are plain products over λ; the next term, -F / λ², is what the factors are for."""
-    from benchmarks import ekfac
+    from benchmarks.learning import ekfac
 
     given = ekfac.case("with biases")
     params = list(given.model.parameters())
@@ -355,7 +353,7 @@ def test_the_explicit_fisher_matrix_is_damped_to_products_of_gradients() -> None
 
 
 def test_the_score_of_an_xray_is_the_one_that_is_promised() -> None:
-    from benchmarks.mislabel import EARLY, OURS, TARGET, Block, Measured, Ranked, outcome
+    from benchmarks.learning.mislabel import EARLY, OURS, TARGET, Block, Measured, Ranked, outcome
 
     block = Block("MNIST", lambda seed: None, 2, (), folded=0)  # type: ignore[return-value]
     for worse, holds in ((0.0, True), (0.01, False)):
@@ -366,8 +364,8 @@ def test_the_score_of_an_xray_is_the_one_that_is_promised() -> None:
 
 def test_draws_stop_without_changing_a_decision() -> None:
     """Early stopping of the calibration: the same matrices are significant at both levels as with all draws."""
-    from benchmarks.families import noise
-    from benchmarks.gpu_spikes import CERTAIN, LEVELS, band, exceedances, significant
+    from benchmarks.gpu.spikes import CERTAIN, LEVELS, band, exceedances, significant
+    from benchmarks.statistics.families import noise
 
     matrices = noise("t5", (6, 12, 20), torch.Generator().manual_seed(0))
     matrices[0, :, 0] += 3.0

@@ -28,7 +28,7 @@ def peer() -> Iterator[Any]:
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
 def test_architectures_agree(peer: Any, kind: str, tmp_path: Path) -> None:
-    from benchmarks import infinite
+    from benchmarks.kernels import infinite
 
     errors = {name: infinite.agreement(peer, tmp_path, spec, kind) for name, spec in infinite.ARCHITECTURES.items()}
     # One input is in both sets: there the peer rounds the angle to 1e-8, and we do not.

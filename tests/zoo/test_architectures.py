@@ -16,7 +16,7 @@ def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_enough_under_names_of_their_own() -> None:
-    from benchmarks.architecture_catalogue import architectures
+    from benchmarks.kernels.architecture_catalogue import architectures
 
     names = [(each.family, each.name) for each in architectures()]
     assert len(set(names)) == len(names)
@@ -24,8 +24,8 @@ def test_there_are_enough_under_names_of_their_own() -> None:
 
 
 def test_a_row_and_its_page() -> None:
-    from benchmarks.architecture_catalogue import architectures
-    from benchmarks.architectures import measure, page
+    from benchmarks.kernels.architecture_catalogue import architectures
+    from benchmarks.kernels.architectures import measure, page
 
     row = measure(next(iter(architectures())))
     assert row.status == "exact"
@@ -34,8 +34,8 @@ def test_a_row_and_its_page() -> None:
 
 
 def test_a_wrong_kernel_and_a_model_that_does_not_build_are_told() -> None:
-    from benchmarks.architecture_catalogue import Architecture
-    from benchmarks.architectures import measure, page
+    from benchmarks.kernels.architecture_catalogue import Architecture
+    from benchmarks.kernels.architectures import measure, page
 
     torch.manual_seed(0)
     scales = iter([1.0, 1.01])  # the second copy, which the reference uses, is another model

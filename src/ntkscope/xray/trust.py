@@ -7,7 +7,7 @@ network's typical margin.
 
 The thresholds were set on networks that were trained, half-trained, untrained and trained on shuffled labels, X-rayed on many
 and on few of their training items, so that "do not trust" meets surrogates that disagree on fresh items and spares those that
-agree: `python -m benchmarks.trust`.
+agree: `python -m benchmarks.learning.trust`.
 
 Of a regression, on the whole: how much of the network's outputs the surrogate explains on test items, and how alike both rank
 them; the worst output decides. For one item: how far apart both are, measured in the spread of the network's outputs.

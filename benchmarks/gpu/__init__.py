@@ -1,0 +1,1 @@
+"""Benchmarks that need a CUDA device; one machine, one command each."""

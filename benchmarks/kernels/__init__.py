@@ -1,0 +1,1 @@
+"""Kernels, their speed, memory and precision."""

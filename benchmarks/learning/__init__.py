@@ -1,0 +1,1 @@
+"""Surrogates, training, attribution and what the X-ray says of them."""

@@ -1,0 +1,1 @@
+"""Spectra, change points, shift and solvers."""
