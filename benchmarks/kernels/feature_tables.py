@@ -240,7 +240,8 @@ def page(record: Mapping[str, Any]) -> str:
         " inputs and summed over all outputs.",
         table(record["rows"]),
         "Made by `python -m benchmarks feature_tables` and `python -m benchmarks.kernels.feature_tables` on"
-        f" {machine['processor']}, {machine['threads']} thread{'s' * (machine['threads'] > 1)}, torch {machine['torch']}. Seconds of a layer are those"
+        f" {machine['processor']},"
+        f" {machine['threads']} thread{'s' * (machine['threads'] > 1)}, torch {machine['torch']}. Seconds of a layer are those"
         " of its covariances; the passes through the network serve all layers.",
     ]
     for found in record["details"]["tables"]:
