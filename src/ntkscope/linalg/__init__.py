@@ -30,10 +30,7 @@ from ntkscope.linalg.spectra.spectrum import (
     effective_rank,
     eigenpairs,
     entropy_rank,
-    frobenius_norm,
     singular_values,
-    spectral_norm,
-    stable_rank,
 )
 
 __all__ = [
@@ -54,7 +51,6 @@ __all__ = [
     "eigenpairs",
     "entropy_rank",
     "estimate_effective_rank",
-    "frobenius_norm",
     "jacobi",
     "least_squares",
     "lsmr",
@@ -69,10 +65,8 @@ __all__ = [
     "psd_health",
     "singular_values",
     "spectral_density",
-    "spectral_norm",
     "spike_test",
     "spiked",
-    "stable_rank",
     "stochastic_trace",
     "top_eigenpairs",
     "tracy_widom",
@@ -80,7 +74,7 @@ __all__ = [
 
 check_room(
     __name__,
-    squares="frobenius_norm spectral_norm stable_rank psd_health stochastic_trace"
+    squares="psd_health stochastic_trace"
     " spectral_density estimate_effective_rank minimum_norm_solve participation weighted_correlation haar_control centred_pair",
     classes="Grid",
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def lsmr(
     norms = torch.zeros_like(size)
     scale, state = _start(operator, targets)
     if scale != 1:
-        operator = _Scaled(operator, scale)
+        operator = _divided(operator, scale)
         ridge = number(
             ridge / scale / scale, "ridge", expected=f"one beside which A, of size {scale:.0e}, is not nothing"
         )
@@ -138,41 +139,11 @@ def lsmr(
     )
 
 
-@dataclass(eq=False)
-class _State:
+class _State(SimpleNamespace):
     """The columns still running: vectors (·, k) and scalars (k,), in the letters of the paper."""
 
-    column: Tensor
-    u: Tensor
-    v: Tensor
-    h: Tensor
-    hbar: Tensor
-    x: Tensor
-    alpha: Tensor
-    beta: Tensor
-    alphabar: Tensor
-    rho: Tensor
-    rhobar: Tensor
-    cbar: Tensor
-    sbar: Tensor
-    zeta: Tensor
-    zetabar: Tensor
-    betadd: Tensor
-    betad: Tensor
-    rhodold: Tensor
-    tautildeold: Tensor
-    thetatilde: Tensor
-    d: Tensor
-    norm2: Tensor
-    r: Tensor
-    ar: Tensor
-    largest: Tensor
-    smallest: Tensor
-
     def only(self, kept: Tensor) -> _State:
-        if bool(kept.all()):
-            return self
-        return _State(*(getattr(self, field.name)[..., kept] for field in fields(self)))
+        return self if bool(kept.all()) else _State(**{name: value[..., kept] for name, value in vars(self).items()})
 
 
 def _start(operator: LinearMap, targets: Tensor) -> tuple[float, _State]:
@@ -190,27 +161,14 @@ def _start(operator: LinearMap, targets: Tensor) -> tuple[float, _State]:
         u=u,
         v=v,
         h=v.clone(),
+        **dict.fromkeys(("alpha", "alphabar"), alpha),
+        **dict.fromkeys(("beta", "betadd", "r"), beta),
+        **dict.fromkeys(("rho", "rhobar", "cbar", "rhodold"), one),
+        **dict.fromkeys(("sbar", "zeta", "betad", "tautildeold", "thetatilde", "d", "largest"), zero),
+        **dict.fromkeys(("zetabar", "ar"), alpha * beta),
         hbar=torch.zeros_like(v),
         x=torch.zeros_like(v),
-        alpha=alpha,
-        beta=beta,
-        alphabar=alpha,
-        rho=one,
-        rhobar=one,
-        cbar=one,
-        sbar=zero,
-        zeta=zero,
-        zetabar=alpha * beta,
-        betadd=beta,
-        betad=zero,
-        rhodold=one,
-        tautildeold=zero,
-        thetatilde=zero,
-        d=zero,
         norm2=alpha.square(),
-        r=beta,
-        ar=alpha * beta,
-        largest=zero,
         smallest=torch.full_like(beta, math.inf),
     )
 
@@ -278,96 +236,49 @@ def _nonzero(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Matrix:
-    """A stored matrix as a `LinearMap`; products in float64 without a converted copy."""
+class _Products:
+    """A `LinearMap` by its two functions."""
 
-    values: Tensor
-
-    @property
-    def shape(self) -> Any:
-        return self.values.shape
-
-    def matvec(self, V: Tensor, /) -> Tensor:
-        return product(self.values, V)
-
-    def rmatvec(self, U: Tensor, /) -> Tensor:
-        return transposed_product(self.values, U)
+    shape: Any
+    matvec: Callable[[Tensor], Tensor]
+    rmatvec: Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class _Scaled:
+def _divided(inner: LinearMap, scale: float) -> LinearMap:
     """Another `LinearMap` divided by a number."""
-
-    inner: LinearMap
-    scale: float
-
-    @property
-    def shape(self) -> Any:
-        return self.inner.shape
-
-    def matvec(self, V: Tensor, /) -> Tensor:
-        return self.inner.matvec(V) / self.scale
-
-    def rmatvec(self, U: Tensor, /) -> Tensor:
-        return self.inner.rmatvec(U) / self.scale
+    return _Products(inner.shape, lambda V: inner.matvec(V) / scale, lambda U: inner.rmatvec(U) / scale)
 
 
-@dataclass(frozen=True, eq=False)
-class _OfGram:
-    """A Gram as a `LinearMap`."""
-
-    gram: Gram
-
-    @property
-    def shape(self) -> Any:
-        return self.gram.shape
-
-    def matvec(self, V: Tensor, /) -> Tensor:
-        return self.gram @ V
-
-    def rmatvec(self, U: Tensor, /) -> Tensor:
-        return self.gram.T @ U
-
-
-@dataclass(frozen=True, eq=False)
-class _Checked:
+def _held_to_shape(inner: LinearMap) -> LinearMap:
     """A caller's `LinearMap`, whose products must have the shape and dtype that they should."""
 
-    inner: LinearMap
+    def checked(name: str, rows: int) -> Callable[[Tensor], Tensor]:
+        def multiply(vectors: Tensor) -> Tensor:
+            result = getattr(inner, name)(vectors)
+            if result.shape != (rows, vectors.shape[1]) or result.dtype != vectors.dtype:
+                raise UsageError(
+                    f"{name} of {type(inner).__name__} with shape {tuple(inner.shape)} gave {result.dtype} of shape"
+                    f" {tuple(result.shape)} for {vectors.dtype} of shape {tuple(vectors.shape)}; expected {vectors.dtype} of"
+                    f" shape {(rows, vectors.shape[1])}"
+                )
+            return result.detach().clone()  # the iteration works in place
 
-    @property
-    def shape(self) -> Any:
-        return self.inner.shape
+        return multiply
 
-    def matvec(self, V: Tensor, /) -> Tensor:
-        return self._as_said("matvec", self.inner.matvec(V), V, self.shape[0])
-
-    def rmatvec(self, U: Tensor, /) -> Tensor:
-        return self._as_said("rmatvec", self.inner.rmatvec(U), U, self.shape[1])
-
-    def _as_said(self, name: str, result: Tensor, vectors: Tensor, rows: int) -> Tensor:
-        if result.shape != (rows, vectors.shape[1]) or result.dtype != vectors.dtype:
-            raise UsageError(
-                f"{name} of {type(self.inner).__name__} with shape {tuple(self.shape)} gave {result.dtype} of shape"
-                f" {tuple(result.shape)} for {vectors.dtype} of shape {tuple(vectors.shape)}; expected {vectors.dtype} of"
-                f" shape {(rows, vectors.shape[1])}"
-            )
-        return result.detach().clone()  # the iteration works in place
+    return _Products(inner.shape, checked("matvec", inner.shape[0]), checked("rmatvec", inner.shape[1]))
 
 
 def _checked(A: Any, Y: Tensor | np.ndarray) -> tuple[LinearMap, Tensor]:
     """The matrix by its products and right-hand sides (n, k), or an error that says what is wrong."""
-    operator: LinearMap
-    if isinstance(A, Tensor | np.ndarray | list | tuple):
+    if isinstance(A, LinearMap):
+        return _held_to_shape(A), right_hand_sides(Y, tuple(A.shape))
+    if isinstance(A, Gram):
+        operator = _Products(A.shape, lambda V: A @ V, lambda U: A.T @ U)
+    elif isinstance(A, Tensor | np.ndarray | list | tuple):
         A = tensor_of(A, "A", 2, keep=True, empty=True)
-        operator = _Matrix(A)
-    elif isinstance(A, Gram):
-        operator = _OfGram(A)
-    elif isinstance(A, LinearMap):
-        operator = _Checked(A)
+        operator = _Products(A.shape, lambda V: product(A, V), lambda U: transposed_product(A, U))
     else:
         raise UsageError(
             f"got A of type {type(A).__name__}; expected a matrix, a Gram, or an object with shape, matvec(V) and rmatvec(U)"
         )
-    targets = right_hand_sides(Y, tuple(operator.shape))
-    return operator, targets if isinstance(operator, _Checked) else targets.to(A.device, torch.float64)
+    return operator, right_hand_sides(Y, tuple(operator.shape)).to(A.device, torch.float64)
