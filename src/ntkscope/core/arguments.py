@@ -98,15 +98,15 @@ def _item(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor | np.ndarray | np.generic) and value.shape == () else value
 
 
-def probability(value: Any, name: str = "level", such_as: float = 0.95) -> float:
-    """A confidence level, or a share of false alarms: strictly between 0 and 1."""
-    return number(value, name, above=0, below=1, expected=f"a probability between 0 and 1, such as {such_as:g}")
+def probability(level: Any) -> float:
+    """A confidence level: strictly between 0 and 1."""
+    return number(level, "level", above=0, below=1, expected="a probability between 0 and 1, such as 0.95")
 
 
-def choice(value: Any, name: str, options: Sequence[Any], otherwise: str = "") -> Any:
+def choice(value: Any, name: str, options: Sequence[Any]) -> Any:
     """`value`, one of `options`."""
     if not any(isinstance(value, type(option)) and value == option for option in options):
-        raise UsageError(f"got {name}={value!r}; expected one of {', '.join(map(repr, options))}{otherwise}")
+        raise UsageError(f"got {name}={value!r}; expected one of {', '.join(map(repr, options))}")
     return value
 
 
@@ -150,12 +150,7 @@ def as_device(device: Any, auto: bool = True) -> torch.device | None:
         if where.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("CUDA is not available")
         torch.zeros(1, device=where).item()  # a meta device has no numbers
-    except (
-        RuntimeError,
-        AssertionError,
-        TypeError,
-        ImportError,
-    ) as error:  # the last of a backend that is not installed
+    except (RuntimeError, AssertionError, TypeError, ImportError) as error:  # the last: its backend is not installed
         known = "'cpu', 'auto'," if auto else "'cpu'"
         raise UsageError(
             f"got device={str(device)!r}, which cannot be used here ({str(error).splitlines()[0]}); expected {known} or a"
@@ -237,16 +232,14 @@ def vector(values: Any, name: str) -> Vector:
     return finite(values, name, 1)
 
 
-def two_vectors(a: Any, b: Any, least: int = 2) -> tuple[Vector, Vector]:
-    """Two vectors of one length, at least `least`."""
-    return _alike(vector(a, "the first argument"), vector(b, "the second argument"), least)
+def two_vectors(a: Any, b: Any) -> tuple[Vector, Vector]:
+    """Two vectors of one length, at least 2."""
+    return _alike(vector(a, "the first argument"), vector(b, "the second argument"))
 
 
-def _alike(left: np.ndarray, right: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    if len(left) != len(right) or len(left) < least:
-        raise UsageError(
-            f"got {len(left)} and {len(right)} values; expected one of each per item, for at least {least} items"
-        )
+def _alike(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if len(left) != len(right) or len(left) < 2:
+        raise UsageError(f"got {len(left)} and {len(right)} values; expected one of each per item, for at least 2 items")
     return left, right
 
 
@@ -267,9 +260,9 @@ def order_of(values: Any, name: str) -> Labels:
     return np.unique(array, return_inverse=True)[1].astype(np.int64).reshape(-1)
 
 
-def two_orders(a: Any, b: Any, least: int = 2) -> tuple[Labels, Labels]:
-    """The ranks of two scores of the same items, at least `least`."""
-    return _alike(order_of(a, "the first argument"), order_of(b, "the second argument"), least)
+def two_orders(a: Any, b: Any) -> tuple[Labels, Labels]:
+    """The ranks of two scores of the same items, at least 2."""
+    return _alike(order_of(a, "the first argument"), order_of(b, "the second argument"))
 
 
 def logits_of(values: Any, name: str = "logits") -> Matrix:
@@ -330,17 +323,17 @@ def column_count(labels: Labels) -> int:
     return count
 
 
-def class_numbers(y: Any, items: int | None = None, name: str = "labels") -> tuple[np.ndarray, Labels]:
+def class_numbers(y: Any) -> tuple[np.ndarray, Labels]:
     """The classes that occur, sorted, and each item's place among them; labels may be texts.
 
     >>> class_numbers(["cat", "ant", "cat"])[1].tolist(), class_numbers([10**6, 7])[1].tolist()
     ([1, 0, 1], [1, 0])
     """
-    array = plain_array(y, name)
+    array = plain_array(y, "labels")
     if array.dtype.kind not in "US":
-        array = labels_of(array, items, name=name)
-    elif array.ndim != 1 or (items is not None and len(array) != items):
-        raise UsageError(f"got {name} of shape {array.shape} for {items} items; expected one label per item")
+        array = labels_of(array)
+    elif array.ndim != 1:
+        raise UsageError(f"got labels of shape {array.shape}; expected one label per item")
     classes, numbers = np.unique(array, return_inverse=True)
     return classes, numbers.astype(np.int64).reshape(-1)
 

@@ -31,15 +31,12 @@ class TextStream(Protocol):
     def isatty(self) -> bool: ...
 
 
-def progress(
-    iterable: Iterable[T] | None = None,
-    *,
-    total: int | None = None,
-    label: str = "",
-    enabled: bool | Literal["auto"] = "auto",
-    stream: TextStream | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Progress[T]:
+def counter(total: int, label: str, enabled: bool | Literal["auto"] = "auto") -> Progress[int]:
+    """Progress that is advanced by hand: `with counter(10, "tiles") as bar: bar.advance(1)`."""
+    return Progress(None, total=total, label=label, enabled=enabled)
+
+
+class Progress(Generic[T]):
     """Show how far a long step has progressed and how much time is left.
 
     Wrap an iterable, or use it as a context manager and call `.advance(n)`. `True` and `"auto"` both show a bar when
@@ -52,26 +49,16 @@ def progress(
     >>> bar.done
     2
     """
-    return Progress(iterable, total=total, label=label, enabled=enabled, stream=stream, clock=clock)
-
-
-def counter(total: int, label: str, enabled: bool | Literal["auto"] = "auto") -> Progress[int]:
-    """Progress that is advanced by hand: `with counter(10, "tiles") as bar: bar.advance(1)`."""
-    return Progress(None, total=total, label=label, enabled=enabled, stream=None, clock=time.monotonic)
-
-
-class Progress(Generic[T]):
-    """What `progress` returns: an iterator over the wrapped iterable and a context manager."""
 
     def __init__(
         self,
-        iterable: Iterable[T] | None,
+        iterable: Iterable[T] | None = None,
         *,
-        total: int | None,
-        label: str,
-        enabled: bool | Literal["auto"],
-        stream: TextStream | None,
-        clock: Callable[[], float],
+        total: int | None = None,
+        label: str = "",
+        enabled: bool | Literal["auto"] = "auto",
+        stream: TextStream | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if enabled not in (True, False, "auto"):
             raise UsageError(f'got progress={enabled!r}; expected True, False or "auto"')
@@ -123,6 +110,9 @@ class Progress(Generic[T]):
         """A few words shown beside the count from now on, such as the current loss."""
         if self._open:
             self._view.message(text)
+
+
+progress = Progress
 
 
 class _Silent:

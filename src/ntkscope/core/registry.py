@@ -88,8 +88,8 @@ class Registry(Mapping[str, T]):
         return f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self) or '(none)'}"
 
 
-def import_parts(package: str, paths: Iterable[str], but: tuple[str, ...] = ()) -> None:
+def import_parts(package: str, paths: Iterable[str]) -> None:
     """Import every file of a package that is not a helper by its name (`_…`), so that each registers what it has."""
     for part in sorted(part.name for part in pkgutil.iter_modules(paths)):
-        if not part.startswith("_") and part not in but:
+        if not part.startswith("_"):
             import_module(f"{package}.{part}")

@@ -32,9 +32,8 @@ def _digest(hasher: Any, value: Any) -> None:
     if isinstance(value, np.ndarray):
         hasher.update(f"{value.dtype.str}{value.shape}".encode())
         contiguous = np.ascontiguousarray(value)
-        hasher.update(
-            contiguous.tobytes() if value.dtype.hasobject else contiguous.reshape(-1).view(np.uint8)
-        )  # no copy
+        whole = contiguous.tobytes() if value.dtype.hasobject else contiguous.reshape(-1).view(np.uint8)  # no copy
+        hasher.update(whole)
     elif isinstance(value, Mapping):
         for key in sorted(value):
             hasher.update(str(key).encode() + b"\0")

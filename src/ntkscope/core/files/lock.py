@@ -11,9 +11,7 @@ from typing import Any
 from ntkscope.core.errors import RecordError
 
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
-_held: dict[
-    tuple[int, int], list[int]
-] = {}  # folder (device, inode): the handle that holds its lock, and how many hold it
+_held: dict[tuple[int, int], list[int]] = {}  # by device and inode: the handle with the lock, how many hold it
 
 
 class FolderLock:

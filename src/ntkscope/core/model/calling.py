@@ -26,9 +26,8 @@ from ntkscope.core.errors import UsageError
 from ntkscope.core.model.tree import Inputs, is_branch, named, tensors
 
 LABEL_KEYS = ("label", "labels", "label_ids", "target", "targets", "y")
-COUNTS = re.compile(
-    "(t|times?|time_?steps?|len|lens|lengths?)$|.*_(len|lengths?|times?)$"
-)  # one number per item, no label
+# one number per item, no label
+COUNTS = re.compile("(t|times?|time_?steps?|len|lens|lengths?)$|.*_(len|lengths?|times?)$")
 SWITCHES = {"bool", "int", "str", "None", "NoneType", "Optional", "Union", "typing", "class"}  # annotations, no tensors
 
 

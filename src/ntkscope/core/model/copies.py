@@ -64,9 +64,7 @@ def duplicate(model: nn.Module, *, share: bool = False, functions: list[Function
     try:
         try:
             return _copied(model, functions, tensors, dict(memo))
-        except (
-            UNCOPIED
-        ):  # something that a function holds: then as deepcopy does it, and what that shares is looked for
+        except UNCOPIED:  # of what a function holds: then as deepcopy does it, and what that shares is looked for
             return _copied(model, [], tensors, memo)
     except UNCOPIED as error:
         raise UsageError(
@@ -121,9 +119,8 @@ def shared(made: nn.Module, model: nn.Module) -> list[str]:
 
 def differing(made: nn.Module, model: nn.Module) -> list[str]:
     """What modules of a copy do not hold as the model's do: numbers, texts, tensors, patched methods, how many hooks."""
-    found = sorted(
-        dict(made.named_parameters()).keys() ^ dict(model.named_parameters()).keys()
-    )  # a tied one has one name
+    names, others = (dict(each.named_parameters()).keys() for each in (made, model))  # a tied one has one name
+    found = sorted(names ^ others)
     for (name, one), (_, other) in zip(model.named_modules(), made.named_modules()):
         if not isinstance(one, torch.jit.ScriptModule) and type(one).__name__ != "OptimizedModule":
             mine, theirs = ({**vars(each), **each._parameters, **each._buffers} for each in (one, other))

@@ -47,10 +47,10 @@ def sections(folder: Path, document: Mapping[str, Any]) -> list[Section]:
     return [(title, rows) for title, rows in tables if rows]
 
 
-def text_summary(folder: Path, document: Mapping[str, Any], width: int = 120) -> str:
+def text_summary(folder: Path, document: Mapping[str, Any]) -> str:
     """The summary as plain text; control characters are written as escapes."""
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, highlight=False)
+    console = Console(file=out, width=120, color_system=None, highlight=False)
     for title, rows in sections(folder, document):
         table = Table(title=Text(printable(title)), title_justify="left", box=None, show_header=False, padding=(0, 1))
         for row in rows:

@@ -55,11 +55,7 @@ class FeatureRows:
     def of(cls, features: Any, room: int = BLOCK) -> FeatureRows:
         """Features from a tensor, an array or a store, in blocks whose float64 copies take at most `room` bytes."""
         if isinstance(features, np.ndarray):
-            if features.dtype.kind not in "fiub":
-                raise UsageError(
-                    f"got features of shape {features.shape} and {features.dtype}; expected floating-point rows (n, width)"
-                )
-            features = torch.from_numpy(np.ascontiguousarray(features, dtype=features.dtype.newbyteorder("=")))
+            features = from_numpy(features)
         if isinstance(features, Tensor):
             features = features.detach()
             if features.dim() != 2 or not features.is_floating_point() or 0 in features.shape:

@@ -16,13 +16,13 @@ GROUPS = 16
 HELD = 1 << 23  # float64 numbers of all groups held at a time
 
 
-def group_count(dim: int, most: int = GROUPS) -> int:
-    """The largest divisor of `dim` that is not above `most`; 1 means that there is nothing to compare.
+def group_count(dim: int) -> int:
+    """The largest divisor of `dim` up to 16; 1 means that there is nothing to compare.
 
     >>> group_count(10240), group_count(100), group_count(101)
     (16, 10, 1)
     """
-    return max(k for k in range(1, most + 1) if dim % k == 0)
+    return max(k for k in range(1, GROUPS + 1) if dim % k == 0)
 
 
 def standard_errors(

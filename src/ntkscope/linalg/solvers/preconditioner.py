@@ -71,11 +71,8 @@ def nystrom(K: Gram, ridge: NonNegative = 0.0, *, rank: Count = 100, seed: int =
     test = torch.linalg.qr(test).Q
     image = (K @ test).detach().to(torch.float64)
     size, own, single = n**0.5 * float(image.norm()), *(torch.finfo(d).eps for d in (K.dtype, torch.float32))
-    for digits in (
-        max(own, torch.finfo(torch.float64).eps),
-        max(own, single),
-        1e-5,
-    ):  # entries may have fewer than dtype
+    double = torch.finfo(torch.float64).eps
+    for digits in (max(own, double), max(own, single), 1e-5):  # entries may have fewer than their dtype
         shift = digits * size
         core = test.T @ (image + shift * test)
         factor, failed_at = torch.linalg.cholesky_ex((core + core.T) / 2)
@@ -89,7 +86,7 @@ def nystrom(K: Gram, ridge: NonNegative = 0.0, *, rank: Count = 100, seed: int =
     half = torch.linalg.solve_triangular(factor, (image + shift * test).T, upper=False).T  # K ≈ half halfᵀ - shift I
     basis, singular, _ = torch.linalg.svd(half, full_matrices=False)
     values = (singular.square() - shift).clamp_min(0)
-    floor = torch.finfo(torch.float64).eps * float(values[0]) + torch.finfo(torch.float64).tiny
+    floor = double * float(values[0]) + torch.finfo(torch.float64).tiny
     weights = (values[-1] + ridge + floor) / (values + ridge + floor)
 
     def apply(residual: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from ntkscope.core import UsageError, generator
 from ntkscope.core.checked import Count, Positive, Several
 from ntkscope.linalg.grams.dense import as_gram
 from ntkscope.linalg.grams.gram import Gram
-from ntkscope.linalg.grams.linear_map import Multiplies
-from ntkscope.linalg.spectra.lanczos import lanczos
+from ntkscope.linalg.spectra.lanczos import lanczos, tridiagonal
 
 EXACT_BELOW = 2000
 
@@ -47,17 +46,8 @@ def quadrature(
     if n < 1:
         raise UsageError("got an empty matrix; expected at least one row")
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "quadrature")).to(gram.device)
-    return nodes_and_weights(gram, start, min(steps, n))
-
-
-def nodes_and_weights(
-    K: Multiplies, start: Float[Tensor, "n k"], steps: int
-) -> tuple[Float[Tensor, "k s"], Float[Tensor, "k s"]]:
-    """The quadrature from given start vectors: `Σ_j w_kj f(θ_kj) ≈ v_kᵀ f(K) v_k / ‖v_k‖²`; `steps` products."""
-    _, alpha, beta, _ = lanczos(K, start, steps)
-    nodes, vectors = torch.linalg.eigh(
-        torch.diag_embed(alpha) + torch.diag_embed(beta[:, :-1], 1) + torch.diag_embed(beta[:, :-1], -1)
-    )
+    _, alpha, beta, _ = lanczos(gram, start, min(steps, n))
+    nodes, vectors = torch.linalg.eigh(tridiagonal(alpha, beta))
     return nodes, vectors[:, 0, :].square()
 
 

@@ -63,6 +63,11 @@ def lanczos(
     return basis.mT, alpha, beta, r
 
 
+def tridiagonal(alpha: Float[Tensor, "k s"], beta: Float[Tensor, "k s"]) -> Float[Tensor, "k s s"]:
+    """The matrices T of `lanczos`."""
+    return torch.diag_embed(alpha) + torch.diag_embed(beta[:, :-1], 1) + torch.diag_embed(beta[:, :-1], -1)
+
+
 def top_eigenpairs(
     K: Multiplies,
     k: int,

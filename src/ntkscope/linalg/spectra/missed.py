@@ -65,9 +65,7 @@ def further_pairs(
     shift = 0.0 if end == "magnitude" else edge
     known = found.vectors if found.guards is None else torch.cat([found.vectors, found.guards], 1)
     far = {"largest": -1.0, "smallest": 1.0, "magnitude": 0.0}[end] * float(values.abs().max())
-    outside = Outside(
-        K, known, shift, far
-    )  # without the guards too: they are further in, and near the edge they only delay
+    outside = Outside(K, known, shift, far)  # without the guards too: further in, near the edge they only delay
     room = K.shape[0] - known.shape[1]
     more = block_eigenpairs(
         outside,

@@ -17,7 +17,7 @@ from ntkscope.core.checked import Count, CountOrZero, within
 from ntkscope.linalg.grams.dense import as_gram
 from ntkscope.linalg.grams.gram import Gram
 from ntkscope.linalg.spectra.block_lanczos import block_eigenpairs
-from ntkscope.linalg.spectra.lanczos import lanczos
+from ntkscope.linalg.spectra.lanczos import lanczos, tridiagonal
 from ntkscope.linalg.spectra.missed import Outside
 
 TRUSTED = 1e-2  # residual over value of an eigenpair that is taken out before the rest is sampled
@@ -102,9 +102,7 @@ def estimate_effective_rank(
     drawn = max(spread, _jackknife(torch.stack([_rank(*combined(everyone[everyone != i])) for i in range(probes)])))
     drawn *= float(student.isf(norm.sf(3), (probes - 2) / 2)) / 3  # so that three cover what three of a normal one do
     rules_apart = float(rank * ((1 / A + B / A**2).abs() * a[2] + b[2] / A))
-    far = (
-        float(missed.mean() / known) if float(known) > 0 else 0.0
-    )  # how far the trace was missed: a line bends by then
+    far = float(missed.mean() / known) if float(known) > 0 else 0.0  # by this the trace was missed: a line bends
     bent = 0.5 * abs(far) * abs(float(raw.mean() - slope.mean()))
     error = math.hypot(drawn, rules_apart, bent)
     return RankEstimate(rank, error, len(values), passes + min(steps, rest))
@@ -113,7 +111,7 @@ def estimate_effective_rank(
 def _rules(K: Any, start: Tensor, steps: int) -> list[tuple[Tensor, Tensor]]:
     """Nodes and weights, one row per probe, of Gauss's quadrature and Gauss-Radau's with a node at 0, from one Lanczos run."""
     _, alpha, beta, _ = lanczos(K, start, steps)
-    inner = torch.diag_embed(alpha) + torch.diag_embed(beta[:, :-1], 1) + torch.diag_embed(beta[:, :-1], -1)
+    inner = tridiagonal(alpha, beta)
     nodes, vectors = torch.linalg.eigh(inner)
     floor = -steps * torch.finfo(torch.float64).eps * float(nodes.abs().max()) + nodes.min().clamp_max(0)
     last = vectors[:, -1, :]
