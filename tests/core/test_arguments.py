@@ -16,7 +16,6 @@ from ntkscope.core import NtkscopeError, NumericalError, Part, Record, UsageErro
 from ntkscope.core import arguments as given
 from ntkscope.linalg import least_squares, lsmr, spike_test
 from ntkscope.linalg.random_matrices.spiked import spike_overlaps, spike_threshold
-from ntkscope.linalg.random_matrices.tracy_widom import exact_sf, tracy_widom_sf
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.measures.change import linearisation_error, relative_change
 from ntkscope.measures.kendall import kendall
@@ -220,13 +219,6 @@ class TestRanges:
         for call in (spike_threshold, lambda s: spike_overlaps(3.0, s)):
             with pytest.raises(UsageError, match="shape"):
                 call(shape)
-
-    def test_the_far_tail_of_tracy_widom(self) -> None:
-        """Half the integral of Ai from x on (by mpmath with 250 digits), and joined to the table without a step."""
-        for x, expected in ((41.0, 8.48605890029729e-79), (60.0, 1.79363086003985e-137)):
-            assert tracy_widom_sf(x) == pytest.approx(expected, rel=1e-10)
-        assert tracy_widom_sf(40.0 + 1e-9) == pytest.approx(float(exact_sf(40.0)), rel=1e-7)
-        assert tracy_widom_sf(math.inf) == 0.0
 
     def test_holm_needs_probabilities(self) -> None:
         for bad in (math.nan, 1.5, -0.1):

@@ -20,7 +20,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (ns.linalg.top_eigenpairs, {"K": torch.eye(3), "k": 1, "seed": "x"}, UsageError, "got seed='x'"),
     (ns.linalg.top_eigenpairs, {"K": torch.eye(3), "k": True}, UsageError, "got k=True"),
     (ns.linalg.jacobi, {"K": ns.linalg.as_gram(torch.eye(3)), "ridge": -1.0}, UsageError, "got ridge=-1.0"),
-    (ns.linalg.frobenius_norm, {"A": np.full((2, 2), 1e200)}, NumericalError, "rescale"),
+    (ns.linalg.psd_health, {"K": np.full((2, 2), 1e200)}, NumericalError, "rescale"),
     (ns.linalg.cholesky_solve, {"K": np.full((2, 2), 1.7e308), "Y": [1.0, 1.0]}, NumericalError, "rescale"),
     (ns.linalg.entropy_rank, {"values": torch.tensor([1.0, torch.inf])}, NumericalError, "first at"),
     (ns.linalg.nearest_psd, {"K": torch.ones(3)}, UsageError, "2 axes"),
@@ -74,5 +74,5 @@ def test_an_estimator_is_checked_when_it_is_fitted() -> None:
 
 def test_numbers_are_those_of_the_function_itself() -> None:
     A = np.random.default_rng(0).normal(size=(9, 5))
-    itself = inspect.unwrap(ns.linalg.frobenius_norm)
-    assert ns.linalg.frobenius_norm(A) == itself(A) == ns.linalg.frobenius_norm(A.tolist())
+    itself = inspect.unwrap(effective_rank)
+    assert effective_rank(A) == itself(A) == effective_rank(A.tolist())

@@ -16,7 +16,7 @@ SLOW = {  # half a second and more: `make guard`
     "explain.self_influence", "explain.shift", "infinite.Activation", "infinite.sphere", "kernels.Tangent",
     "kernels.ck", "kernels.em", "kernels.kernel", "kernels.proj-pntk", "kernels.proj-trntk", "kernels.ptk",
     "linalg.conjugate_gradient", "linalg.estimate_effective_rank", "linalg.lsmr", "linalg.power_law_tail",
-    "linalg.tracy_widom.tracy_widom_cdf", "machines.fit_machine", "machines.kernel_seconds", "machines.measure_rates",
+    "machines.fit_machine", "machines.kernel_seconds", "machines.measure_rates",
     "machines.rate", "machines.retrain_last_layer", "machines.solve_last_layer", "measures.collapse.collapse",
     "measures.faithfulness.faithfulness",
     "measures.probes.sweep", "measures.regression.output_fidelity", "measures.spectra.classify",

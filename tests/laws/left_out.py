@@ -28,7 +28,7 @@ REASONS: dict[str, str] = {
     "a decorator or a declaration: called when a part is written, not by users": """
         infinite.module_rule measures.measure""",
     "an inner step, whose arguments another function in the tables has checked": """
-        linalg.correlation.haar_corner linalg.tracy_widom.exact_sf measures.dimension.shared_neighbours
+        linalg.correlation.haar_corner measures.dimension.shared_neighbours
         measures.kendall.below_in_both measures.uncertainty.resampled_means""",
     "needs a language model on disk": "models.text",
     "a whole run, minutes long: tests/xray, tests/tracking, tests/machines and tests/explain attack it": """

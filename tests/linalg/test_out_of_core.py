@@ -27,13 +27,10 @@ from ntkscope.linalg import (
     eigenpairs,
     entropy_rank,
     estimate_effective_rank,
-    frobenius_norm,
     jacobi,
     minimum_norm_solve,
     nystrom,
     spectral_density,
-    spectral_norm,
-    stable_rank,
     stochastic_trace,
     top_eigenpairs,
 )
@@ -105,7 +102,7 @@ class TestTheWitness:
 
 
 class TestSimple:
-    def test_products_diagonal_normalisation_norms(self, opened) -> None:  # type: ignore[no-untyped-def]
+    def test_products_diagonal_normalisation(self, opened) -> None:  # type: ignore[no-untyped-def]
         left = root(150)
         gram, matrix = opened(left), left @ left.T
         assert gram.out_of_core
@@ -115,13 +112,6 @@ class TestSimple:
         scale = matrix.diagonal().rsqrt()
         assert_close(gram.normalized() @ v, (scale[:, None] * matrix * scale) @ v)
         assert gram.normalized().out_of_core
-        assert frobenius_norm(gram) == pytest.approx(float(matrix.norm()))
-        norm = float(torch.linalg.matrix_norm(matrix, 2))
-        assert spectral_norm(gram) == pytest.approx(norm)
-        assert stable_rank(gram) == pytest.approx((float(matrix.norm()) / norm) ** 2)
-        cross = CountedGram(matrix[:, :90], symmetric=False)
-        assert spectral_norm(cross) == pytest.approx(float(torch.linalg.matrix_norm(matrix[:, :90], 2)))
-        assert cross.log["passes"] < 30
 
 
 class TestEigenpairs:

@@ -19,11 +19,8 @@ from ntkscope.linalg import (
     effective_rank,
     eigenpairs,
     entropy_rank,
-    frobenius_norm,
     singular_values,
     spectral_density,
-    spectral_norm,
-    stable_rank,
     stochastic_trace,
     top_eigenpairs,
 )
@@ -116,8 +113,6 @@ class TestRanks:
         v = random(n, 1)
         # rounding leaves n eigenvalues of 1e-16, or singular values of 1e-8 in the features' reading
         assert effective_rank(FactoredGram(v), of) == pytest.approx(1, abs=1e-12 if of == "kernel" else 1e-5)
-        assert stable_rank(torch.eye(n)) == pytest.approx(n)
-        assert stable_rank(v @ v.T) == pytest.approx(1)
 
     @settings(max_examples=30, deadline=None)
     @given(n=st.integers(1, 15), p=st.integers(1, 15), scale=st.floats(1e-6, 1e6), seed=st.integers(0, 1000))
@@ -128,9 +123,7 @@ class TestRanks:
         assert of_kernel * slack >= 1
         assert of_kernel <= of_features * slack
         assert of_features <= min(n, p) * slack
-        assert stable_rank(matrix) <= min(n, p) * slack
         assert effective_rank(scale * matrix) == pytest.approx(of_kernel)
-        assert stable_rank(scale * matrix) == pytest.approx(stable_rank(matrix))
 
     def test_the_two_readings_against_their_definition(self) -> None:
         jacobian = random(8, 20)
@@ -144,23 +137,11 @@ class TestRanks:
         sigma = torch.linalg.svdvals(matrix)
         assert_close(singular_values(matrix), sigma)
         assert effective_rank(matrix) == pytest.approx(entropy_rank(sigma))
-        assert spectral_norm(matrix) == pytest.approx(float(sigma[0]))
-        assert spectral_norm(matrix.T) == pytest.approx(float(sigma[0]))
-        assert stable_rank(matrix) == pytest.approx(float(sigma.square().sum() / sigma[0] ** 2))
         assert condition_number(matrix).value == pytest.approx(float(sigma[0] / sigma[-1]))
         with pytest.raises(UsageError, match="symmetric"):
             effective_rank(matrix, of="features")
 
-    def test_norms_without_forming(self) -> None:
-        left, right = random(200, 5), random(150, 5, seed=1)
-        gram = FactoredGram(left, right)
-        assert frobenius_norm(gram) == pytest.approx(float((left @ right.T).norm()))
-        assert spectral_norm(gram) == pytest.approx(float(torch.linalg.matrix_norm(left @ right.T, 2)))
-
-    def test_norm_of_an_indefinite_matrix(self) -> None:
-        assert spectral_norm(torch.diag(torch.tensor([1.0, -3.0]))) == pytest.approx(3)
-
-    @pytest.mark.parametrize("measure", [effective_rank, stable_rank, condition_number])
+    @pytest.mark.parametrize("measure", [effective_rank, condition_number])
     @pytest.mark.parametrize("matrix", [torch.zeros(3, 3), torch.zeros(0, 0)])
     def test_nothing_has_no_rank(self, measure, matrix: Tensor) -> None:  # type: ignore[no-untyped-def]
         with pytest.raises(NumericalError, match="undefined"):
@@ -184,9 +165,6 @@ class TestConditionNumber:
         root = condition_number(matrix, of="features").value
         assert root == pytest.approx(float(condition_number(matrix)) ** 0.5)
 
-    def test_bad_cut_off(self) -> None:
-        with pytest.raises(UsageError, match="cutoff"):
-            condition_number(torch.eye(2), cutoff=1.0)
 
 
 class TestDensity:
@@ -258,10 +236,3 @@ class TestDensity:
         assert spectral_density(torch.zeros(3, 3)).width > 0
         with pytest.raises(UsageError, match="at least one row"):
             spectral_density(torch.zeros(0, 0))
-
-    def test_bad_settings(self) -> None:
-        for settings_ in ({"width": 0.0}, {"width": float("nan")}, {"points": 1}):
-            with pytest.raises(UsageError, match=f"got {next(iter(settings_))}=.*; expected a "):
-                spectral_density(torch.eye(3), **settings_)
-        with pytest.raises(UsageError, match="probes=1; expected a whole number ≥ 2"):
-            stochastic_trace(torch.eye(3), torch.abs, probes=1)

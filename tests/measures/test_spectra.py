@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError, generator
 from ntkscope.linalg import as_gram
-from ntkscope.linalg.features.repeats import distinct_rows
+from ntkscope.linalg.features.rows import distinct_rows
 from ntkscope.linalg.random_matrices.spiked import spike_threshold
 from ntkscope.measures.spectra import LABELS, classify, classify_eigenvalues, compare, reaches_bulk
 

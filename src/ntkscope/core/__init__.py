@@ -1,11 +1,7 @@
 """The core: what every other package may import, and which imports none of them."""
 
 from ntkscope.core.certificate import Certificate
-from ntkscope.core.errors import (
-    NtkscopeError,
-    NumericalError,
-    UsageError,
-)
+from ntkscope.core.errors import NtkscopeError, NumericalError, UsageError
 from ntkscope.core.progress import progress
 from ntkscope.core.random import derive_seed, generator, numpy_generator
 from ntkscope.core.records.claims import Claim

@@ -239,7 +239,9 @@ def two_vectors(a: Any, b: Any) -> tuple[Vector, Vector]:
 
 def _alike(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(left) != len(right) or len(left) < 2:
-        raise UsageError(f"got {len(left)} and {len(right)} values; expected one of each per item, for at least 2 items")
+        raise UsageError(
+            f"got {len(left)} and {len(right)} values; expected one of each per item, for at least 2 items"
+        )
     return left, right
 
 

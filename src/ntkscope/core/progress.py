@@ -165,13 +165,7 @@ class _Lines(_Silent):
 
 
 def line(
-    label: str,
-    done: int,
-    total: int | None,
-    elapsed: float | int,
-    text: str = "",
-    last: bool = False,
-    before: int = 0,
+    label: str, done: int, total: int | None, elapsed: float | int, text: str = "", last: bool = False, before: int = 0
 ) -> str:
     """One line of progress; the time left assumes that the rest is as fast as the steps after `before`.
 

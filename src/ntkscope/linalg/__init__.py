@@ -25,13 +25,7 @@ from ntkscope.linalg.spectra.health import nearest_psd, psd_health
 from ntkscope.linalg.spectra.lanczos import top_eigenpairs
 from ntkscope.linalg.spectra.power_law import power_law_tail
 from ntkscope.linalg.spectra.rank_estimate import estimate_effective_rank
-from ntkscope.linalg.spectra.spectrum import (
-    condition_number,
-    effective_rank,
-    eigenpairs,
-    entropy_rank,
-    singular_values,
-)
+from ntkscope.linalg.spectra.spectrum import condition_number, effective_rank, eigenpairs, entropy_rank, singular_values
 
 __all__ = [
     "DenseGram",

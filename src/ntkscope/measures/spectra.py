@@ -15,7 +15,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.checked import CountOrZero, Positive, Probability
 from ntkscope.linalg import Gram, marchenko_pastur, power_law_tail
-from ntkscope.linalg.features.repeats import distinct_rows
+from ntkscope.linalg.features.rows import distinct_rows
 from ntkscope.linalg.random_matrices.nulls import (
     InitialNull,
     NoiseNull,

@@ -51,50 +51,38 @@ def anything(value: Any, where: str) -> None:
     """Any JSON value."""
 
 
-def text(pattern: re.Pattern[str] | None = None, expected: str = "a text") -> Check:
-    """A string that fully matches `pattern`, if one is given."""
+def _fitting(fits: Callable[[Any], bool], expected: str) -> Check:
+    """The check of values that `fits` accepts."""
 
     def check(value: Any, where: str) -> None:
-        if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
+        if not fits(value):
             raise Mismatch(where, value, expected)
 
     return check
+
+
+def text(pattern: re.Pattern[str] | None = None, expected: str = "a text") -> Check:
+    """A string that fully matches `pattern`, if one is given."""
+    return _fitting(lambda v: isinstance(v, str) and (pattern is None or pattern.fullmatch(v) is not None), expected)
 
 
 def number(least: float | int = -math.inf, most: float | int = math.inf, expected: str = "a number") -> Check:
     """A finite number within bounds; true and false are not numbers."""
-
-    def check(value: Any, where: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-            raise Mismatch(where, value, expected)
-
-    return check
+    return _fitting(lambda v: type(v) in (int, float) and least <= v <= most, expected)
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Check:
     """An integer within bounds."""
-
-    def check(value: Any, where: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise Mismatch(where, value, f"a whole number from {least} to {most}")
-
-    return check
+    return _fitting(lambda v: type(v) is int and least <= v <= most, f"a whole number from {least} to {most}")
 
 
-def flag(value: Any, where: str) -> None:
-    """true or false."""
-    if not isinstance(value, bool):
-        raise Mismatch(where, value, "true or false")
+flag = _fitting(lambda v: isinstance(v, bool), "true or false")
 
 
 def one_of(*allowed: Any) -> Check:
     """One of a few values."""
-
-    def check(value: Any, where: str) -> None:
-        if not any(value is other or (type(value) is type(other) and value == other) for other in allowed):
-            raise Mismatch(where, value, f"one of {', '.join(map(repr, allowed))}")
-
-    return check
+    options = [(type(other), other) for other in allowed]
+    return _fitting(lambda v: (type(v), v) in options, f"one of {', '.join(map(repr, allowed))}")
 
 
 def optional(inner: Check) -> Check:

@@ -23,18 +23,8 @@ VERSIONED = {
     "transformers", "xarray", "zarr",
 }  # fmt: skip
 TOOLS = {
-    "_pytest",
-    "pytest",
-    "pluggy",
-    "hypothesis",
-    "IPython",
-    "ipykernel",
-    "typer",
-    "click",
-    "rich",
-    "tqdm",
-    "loguru",
-}
+    "_pytest", "pytest", "pluggy", "hypothesis", "IPython", "ipykernel", "typer", "click", "rich", "tqdm", "loguru",
+}  # fmt: skip
 
 
 def top(module: str | None) -> str:

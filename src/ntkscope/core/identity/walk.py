@@ -68,16 +68,8 @@ BOOKKEEPING = {
     "__match_args__", "__dataclass_params__", "__dataclass_fields__", "__annotate__", "__annotations_cache__",
 }  # fmt: skip
 OPAQUE = {
-    "lightning",
-    "pytorch_lightning",
-    "lightning_fabric",
-    "_pytest",
-    "pytest",
-    "IPython",
-    "tqdm",
-    "loguru",
-    "logging",
-}
+    "lightning", "pytorch_lightning", "lightning_fabric", "_pytest", "pytest", "IPython", "tqdm", "loguru", "logging",
+}  # fmt: skip
 INTERNAL = {
     "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook", "_compiled_call_impl",
     "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Known:
         return cls(entry["file"], entry["rows"], entry["bytes"], entry["sha256"])
 
     def to_json(self) -> dict[str, Any]:
-        return {"file": self.file, "rows": self.rows, "bytes": self.bytes, "sha256": self.sha256}
+        return asdict(self)
 
 
 class Series:

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core.arguments import whole
 from ntkscope.core.machine.tensor_cores import tensor_cores
 from ntkscope.core.sizes import over_budget, parse_bytes
 from ntkscope.linalg.features.rows import BLOCK, FeatureRows, Features, Standardisation, standardisation
@@ -58,9 +58,7 @@ class PCA:
         rows = FeatureRows.of(X)
         if rows.width != len(self.mean):
             raise UsageError(f"got features of width {rows.width} for components of {len(self.mean)} features")
-        k = len(self) if components is None else components
-        if not _whole(k) or not 1 <= k <= len(self):
-            raise UsageError(f"got components={components!r}; expected 1 … {len(self)}, the components that were kept")
+        k = len(self) if components is None else whole(components, "components", low=1, high=len(self))
         still, directions = Standardisation(self.mean, self.scale), self.directions[:, :k]
         dtype = torch.promote_types(rows.dtype, torch.float32)
         scores = torch.empty(rows.n, k, dtype=dtype, device=directions.device)
@@ -142,10 +140,6 @@ def pca(
     )  # fmt: skip
 
 
-def _whole(count: object) -> bool:
-    return isinstance(count, int | np.integer) and not isinstance(count, bool)
-
-
 def _unit(variance: Float64[Tensor, " p"]) -> float:
     """A power of two near the largest deviation; 1 for standardised columns."""
     return 2.0 ** round(math.log2(float(variance.max())) / 2)
@@ -224,7 +218,8 @@ def _randomised(rows: FeatureRows, still: Standardisation, k: int, seed: int) ->
     captured: list[float] = []
     while True:
         image = _covariance_product(rows, still, basis)
-        values, rotation = torch.linalg.eigh(_symmetric(basis.T @ image))
+        core = basis.T @ image
+        values, rotation = torch.linalg.eigh((core + core.T) / 2)
         values, rotation = values.flip(0), rotation.flip(1)
         captured.append(float(values[:k].sum()))
         if len(captured) > LEAST and (len(captured) > MOST or _still_to_gain(captured) <= SETTLED * captured[-1]):
@@ -256,10 +251,6 @@ def _still_to_gain(captured: list[float]) -> float:
     if last <= 0:
         return 0.0
     return last**2 / (before - last) if before > last else math.inf
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.T) / 2
 
 
 def _signed(directions: Float64[Tensor, "p k"]) -> Float64[Tensor, "p k"]:

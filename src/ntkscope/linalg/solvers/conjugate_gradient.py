@@ -67,7 +67,11 @@ def conjugate_gradient(
     residual, iterations, passes, previous = targets, 0, 0, float("inf")
     best, least = solution, size
     while iterations < max_iter:
-        follow = None if callback is None else _counting_from(iterations, rtol, callback)
+
+        def follow(steps: int, excess: float, before: int = iterations) -> None:
+            if callback is not None:
+                callback(before + steps, rtol * excess)
+
         correction, steps = _descend(gram, ridge, residual, goal, preconditioner, max_iter - iterations, follow)
         solution, iterations, passes = solution + correction, iterations + steps, passes + steps + 1
         residual = targets - (gram @ solution + ridge * solution)
@@ -106,7 +110,7 @@ def _descend(
     goal: Tensor,
     preconditioner: Preconditioner | None,
     max_iter: int,
-    follow: Callable[[int, float], None] | None,
+    follow: Callable[[int, float], None],
 ) -> tuple[Tensor, int]:
     """One run of the recurrence from zero; columns stop at their goal, or where a direction has no curvature left."""
 
@@ -137,14 +141,8 @@ def _descend(
         z = preconditioned(r)
         rz, last = (r * z).sum(0), rz
         size = torch.linalg.vector_norm(r, dim=0)
-        if follow is not None:
-            follow(steps, float((size / goal[active]).amax()))
+        follow(steps, float((size / goal[active]).amax()))
         going = (size > goal[active]) & (curvature > 0) & (rz > 0)
         p = z + (rz / last) * p
         active, r, p, rz = active[going], r[:, going], p[:, going], rz[going]
     return solution, steps
-
-
-def _counting_from(done: int, rtol: float, callback: Callable[[int, float], None]) -> Callable[[int, float], None]:
-    """A callback for one run of the recurrence: its steps and its excess over the goal, as the caller counts them."""
-    return lambda steps, excess: callback(done + steps, rtol * excess)

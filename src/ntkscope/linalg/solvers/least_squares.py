@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from ntkscope.linalg.spectra.lanczos import top_eigenpairs
 
 SVD_UP_TO = 20_000  # of the shorter side: LAPACK's workspace has 4 m² numbers, counted in 32 bits
 ENTRIES = 2**31 - 1
+_Found: TypeAlias = tuple[Tensor, int, Tensor | None]  # solution, rank, singular values where they are known
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,25 +77,18 @@ def least_squares(
     small = min(matrix.shape) <= SVD_UP_TO and matrix.numel() <= ENTRIES
     by_svd = matrix.device.type == "cpu" and small
     solve = _by_svd if by_svd else _by_qr
-    found = solve(roots * matrix, scaled, ridge, cutoff)
-    gap = torch.linalg.vector_norm(scaled - roots * product(matrix, found.x), dim=0)
+    x, rank, values = solve(roots * matrix, scaled, ridge, cutoff)
+    gap = torch.linalg.vector_norm(scaled - roots * product(matrix, x), dim=0)
     length = torch.linalg.vector_norm(scaled, dim=0)
     return LeastSquaresSolution(
-        solution=in_units(found.x, unit, size).reshape(matrix.shape[1], *targets.shape[1:][: np.ndim(Y) - 1]),
-        rank=found.rank,
+        solution=in_units(x, unit, size).reshape(matrix.shape[1], *targets.shape[1:][: np.ndim(Y) - 1]),
+        rank=rank,
         cutoff=cutoff,
-        singular_values=None if found.singular_values is None else found.singular_values * size,
+        singular_values=None if values is None else values * size,
         residual_norm=gap * unit[0],
         relative_residual=torch.where(gap == 0, gap, gap / length),
         method="svd" if by_svd else "qr",
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    x: Tensor
-    rank: int
-    singular_values: Tensor | None
 
 
 def row_roots(weights: Tensor | np.ndarray | None, matrix: Tensor) -> Tensor:
@@ -116,7 +111,7 @@ def _by_svd(a: Tensor, y: Tensor, ridge: float, cutoff: float) -> _Found:
     kept = inverted > cutoff * inverted.max() if len(values) else inverted > 0
     factors = values[kept] / inverted[kept].square()  # s / (s² + ridge)
     x = right[kept].T @ (factors[:, None] * (left[:, kept].T @ y))
-    return _Found(x, int(kept.sum()), values)
+    return x, int(kept.sum()), values
 
 
 def _by_qr(a: Tensor, y: Tensor, ridge: float, cutoff: float) -> _Found:
@@ -143,14 +138,13 @@ def _by_qr(a: Tensor, y: Tensor, ridge: float, cutoff: float) -> _Found:
             f" above {SVD_UP_TO} rows and columns: use ridge > 0, a smaller rtol, or lsmr"
         )
     else:
-        found = _by_svd(r.triu().T if wide else r.triu(), inner, 0.0, cutoff)
-        assert found.singular_values is not None
-        solved, rank = found.x, found.rank
-        values = (found.singular_values.square() - ridge).clamp_min(0).sqrt()
+        solved, rank, values = _by_svd(r.triu().T if wide else r.triu(), inner, 0.0, cutoff)
+        assert values is not None
+        values = (values.square() - ridge).clamp_min(0).sqrt()
     if wide:
         padded = torch.cat([solved, solved.new_zeros(len(stacked) - short, y.shape[1])])
         solved = qr.apply(padded)[:p]
-    return _Found(solved, rank, values)
+    return solved, rank, values
 
 
 def _full_rank(r: Tensor, cutoff: float) -> bool:

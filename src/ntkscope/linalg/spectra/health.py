@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -90,19 +90,25 @@ def psd_health(
     if method is None:
         method = "eigenvalues" if n <= EXACT_UP_TO and not gram.out_of_core else "lanczos"
     if method == "eigenvalues":
-        values = gram.eigvalsh()
-        size = values.abs()
-        return _report(
-            gram,
-            asymmetry or 0.0,
-            smallest=(float(values[0]), n * torch.finfo(torch.float64).eps * float(size.max())),
-            largest=float(values[-1]),
-            negative=(float((-values).clamp_min(0).sum() / size.sum().clamp_min(1e-300)), 0.0),
-            norm=float(size.square().sum().sqrt()),
-            method=method,
-            passes=1,
-        )
-    return _by_lanczos(gram, asymmetry, min(probes, n), steps, seed)
+        found = _by_decomposition(gram)
+    else:
+        found = _by_lanczos(gram, min(probes, n), steps, seed)
+    low, high = found.smallest, found.largest
+    needed = n * torch.finfo(torch.float64).eps * max(abs(high), abs(low))
+    return PSDHealth(
+        rows=n,
+        smallest_eigenvalue=low,
+        smallest_error=found.error,
+        largest_eigenvalue=high,
+        negative_mass=found.negative_mass,
+        negative_mass_error=found.negative_mass_error,
+        condition_number=high / low if low > needed else math.inf,
+        asymmetry=found.asymmetry if asymmetry is None else asymmetry,
+        rounding=torch.finfo(gram.dtype).eps * found.norm,
+        jitter=0.0 if low - found.error > 0 and low > needed else max(0.0, found.error - low) + needed,
+        method=method,
+        passes=found.passes,
+    )
 
 
 def _looked_at(K: Gram | Tensor | np.ndarray) -> tuple[Gram, float | None]:
@@ -126,7 +132,28 @@ def _looked_at(K: Gram | Tensor | np.ndarray) -> tuple[Gram, float | None]:
     return DenseGram(symmetric, symmetric=True), math.sqrt(gap / size) if size else 0.0
 
 
-def _by_lanczos(gram: Gram, asymmetry: float | None, probes: int, steps: int, seed: int) -> PSDHealth:
+class _Found(NamedTuple):
+    """What either method finds: `error` of the smallest eigenvalue; `norm`, Frobenius."""
+
+    smallest: float
+    error: float
+    largest: float
+    negative_mass: float
+    negative_mass_error: float
+    asymmetry: float
+    norm: float
+    passes: int
+
+
+def _by_decomposition(gram: Gram) -> _Found:
+    values = gram.eigvalsh()
+    size = values.abs()
+    error = len(values) * torch.finfo(torch.float64).eps * float(size.max())
+    negative = float((-values).clamp_min(0).sum() / size.sum().clamp_min(1e-300))
+    return _Found(float(values[0]), error, float(values[-1]), negative, 0.0, 0.0, float(size.square().sum().sqrt()), 1)
+
+
+def _by_lanczos(gram: Gram, probes: int, steps: int, seed: int) -> _Found:
     n = gram.shape[0]
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "psd-health")).to(gram.device)
     seen = (gram @ start).to(torch.float64)
@@ -145,44 +172,15 @@ def _by_lanczos(gram: Gram, asymmetry: float | None, probes: int, steps: int, se
     samples = n * (weights * (-ritz).clamp_min(0)).sum(1)
     total = max(float(n * (weights * ritz.abs()).sum(1).mean()), torch.finfo(torch.float64).tiny)
     rounding = n * torch.finfo(torch.float64).eps * float(ritz.abs().max())
-    return _report(
-        gram,
-        skew / norm if asymmetry is None and norm else asymmetry or 0.0,
-        smallest=(float(ritz[0]), residual + rounding),
+    return _Found(
+        smallest=float(ritz[0]),
+        error=residual + rounding,
         largest=float(ritz[-1]),
-        negative=(float(samples.mean()) / total, float(samples.std()) / probes**0.5 / total),
+        negative_mass=float(samples.mean()) / total,
+        negative_mass_error=float(samples.std()) / probes**0.5 / total,
+        asymmetry=skew / norm if norm else 0.0,
         norm=max(norm, float(ritz.abs().max())),
-        method="lanczos",
         passes=1 + -(-basis.shape[1] // probes),
-    )
-
-
-def _report(
-    gram: Gram,
-    asymmetry: float,
-    *,
-    smallest: tuple[float, float],
-    largest: float,
-    negative: tuple[float, float],
-    norm: float,
-    method: Literal["eigenvalues", "lanczos"],
-    passes: int,
-) -> PSDHealth:
-    low, error = smallest
-    needed = gram.shape[0] * torch.finfo(torch.float64).eps * max(abs(largest), abs(low))
-    return PSDHealth(
-        rows=gram.shape[0],
-        smallest_eigenvalue=low,
-        smallest_error=error,
-        largest_eigenvalue=largest,
-        negative_mass=negative[0],
-        negative_mass_error=negative[1],
-        condition_number=largest / low if low > needed else math.inf,
-        asymmetry=asymmetry,
-        rounding=torch.finfo(gram.dtype).eps * norm,
-        jitter=0.0 if low - error > 0 and low > needed else max(0.0, error - low) + needed,
-        method=method,
-        passes=passes,
     )
 
 
