@@ -25,7 +25,6 @@ from ntkscope.core.identity import identity
 from ntkscope.core.numerics import NUMERICS, numerics
 
 PACKAGE = Path(ns.__file__).parent
-WIDE = {"dim": 64, "normalize": False}
 
 
 def network() -> nn.Module:
@@ -53,6 +52,10 @@ def of_kernel(name: str, **options: Any) -> list[float]:
     return row(ns.kernel(name, network(), inputs(), **options))
 
 
+def projected(name: str, kind: str) -> list[float]:
+    return of_kernel(name, kind=kind, dim=64, normalize=False)
+
+
 def of_infinite(kind: str) -> list[float]:
     x = inputs().flatten(1)
     Dense = ns.infinite.Dense
@@ -73,115 +76,64 @@ def of_training(**settings: Any) -> list[float]:
 
 
 # The versions, how it is computed, and what comes out.
+# fmt: off
 PINNED: dict[str, tuple[str, Any, list[float]]] = {
-    "entk": (
-        "numerics of tangent 3, entk 1",
-        partial(of_kernel, "entk"),
-        [0.5504730482188422, 5.05149489354903, -2.3118331462003003, 45.901486550067574],
-    ),
-    "trntk": (
-        "numerics of tangent 3, trntk 1",
-        partial(of_kernel, "trntk"),
-        [1.0, 0.23366827161661374, 0.7661438387931733, 4.982419491983274],
-    ),
-    "trntk0": (
-        "numerics of tangent 3, trntk0 1",
-        partial(of_kernel, "trntk0"),
-        [12.71668781304948, 2.852615936568417, 10.277533136392375, 64.62590195899497],
-    ),
-    "pntk": (
-        "numerics of tangent 3, pntk 1",
-        partial(of_kernel, "pntk"),
-        [3.487794105652023, 1.8487119494334538, 2.8143596026199598, 22.950743275033787],
-    ),
-    "ck": (
-        "numerics of tangent 3, ck 1",
-        partial(of_kernel, "ck"),
-        [2.167333513557575, 2.1453625727686547, 2.137335552774885, 19.230312804780517],
-    ),
-    "em": (
-        "numerics of tangent 3, em 1",
-        partial(of_kernel, "em"),
-        [25.360404745479972, -15.28914396860702, 27.582098664958508, 82.99434229196672],
-    ),
-    "ptk": (
-        "numerics of tangent 3, ptk 1",
-        partial(of_kernel, "ptk"),
-        [1.052478632417718, 0.9939885862411493, 1.0894515789570187, 9.42604697229669],
-    ),
-    "trntk0, one output and the last layer": (
-        "numerics of tangent 3, trntk0 1",
+    "entk": ("tangent 3, entk 1", partial(of_kernel, "entk"),
+        [0.5504730482188422, 5.05149489354903, -2.3118331462003003, 45.901486550067574]),
+    "trntk": ("tangent 3, trntk 1", partial(of_kernel, "trntk"),
+        [1.0, 0.23366827161661374, 0.7661438387931733, 4.982419491983274]),
+    "trntk0": ("tangent 3, trntk0 1", partial(of_kernel, "trntk0"),
+        [12.71668781304948, 2.852615936568417, 10.277533136392375, 64.62590195899497]),
+    "pntk": ("tangent 3, pntk 1", partial(of_kernel, "pntk"),
+        [3.487794105652023, 1.8487119494334538, 2.8143596026199598, 22.950743275033787]),
+    "ck": ("tangent 3, ck 1", partial(of_kernel, "ck"),
+        [2.167333513557575, 2.1453625727686547, 2.137335552774885, 19.230312804780517]),
+    "em": ("tangent 3, em 1", partial(of_kernel, "em"),
+        [25.360404745479972, -15.28914396860702, 27.582098664958508, 82.99434229196672]),
+    "ptk": ("tangent 3, ptk 1", partial(of_kernel, "ptk"),
+        [1.052478632417718, 0.9939885862411493, 1.0894515789570187, 9.42604697229669]),
+    "trntk0, one output and the last layer": ("tangent 3, trntk0 1",
         partial(of_kernel, "trntk0", outputs=[1], params="last"),
-        [2.1673335135575753, 2.1453625727686547, 2.137335552774885, 19.230312804780517],
-    ),
-    "proj-trntk, rademacher": (
-        "numerics of tangent 3, projection 1, proj-trntk 2",
-        partial(of_kernel, "proj-trntk", kind="rademacher", **WIDE),
-        [14.379859963917836, 0.9759059807977593, 12.499874778081763, 63.26411210637495],
-    ),
-    "proj-trntk, gaussian": (
-        "numerics of tangent 3, projection 1, proj-trntk 2",
-        partial(of_kernel, "proj-trntk", kind="gaussian", **WIDE),
-        [11.449961138947751, 4.51825634806005, 9.470640549555686, 72.9154933120036],
-    ),
-    "proj-trntk, sparse": (
-        "numerics of tangent 3, projection 1, proj-trntk 2",
-        partial(of_kernel, "proj-trntk", kind="sparse", **WIDE),
-        [12.938292908685641, 2.697139517259922, 10.151559528836477, 63.199033477853405],
-    ),
-    "proj-trntk, kronecker": (
-        "numerics of tangent 3, projection 1, proj-trntk 2",
-        partial(of_kernel, "proj-trntk", kind="kronecker", **WIDE),
-        [13.3979303647563, 4.3751665604856935, 9.430700399642193, 66.61378551525135],
-    ),
-    "proj-pntk, rademacher": (
-        "numerics of tangent 3, projection 1, proj-pntk 2",
-        partial(of_kernel, "proj-pntk", kind="rademacher", **WIDE),
-        [4.137823541135925, 1.8220036008506186, 2.953224489315834, 22.66448822498809],
-    ),
-    "infinite ntk": (
-        "numerics of infinite 1",
-        partial(of_infinite, "ntk"),
-        [0.8827695120454715, 0.07287787142140628, 0.6507587370482911, 4.2743212028540505],
-    ),
-    "infinite nngp": (
-        "numerics of infinite 1",
-        partial(of_infinite, "nngp"),
-        [0.2810533254361485, 0.052227954183711796, 0.22927695860241395, 1.5201477846426577],
-    ),
-    "infinite ntk, convolution": (
-        "numerics of infinite 1",
-        partial(of_convolution, "ntk"),
-        [0.07255356415725174, 0.06872446212063248, 0.09041168983927891, 0.7940443815476839],
-    ),
-    "sgd": (
-        "numerics of training 1",
-        partial(of_training, lr=0.1, momentum=0.9),
-        [1.6114966643825819, 0.3205586987824747, 0.32042967516554377, -0.14836129961106848],
-    ),
-    "adam": (
-        "numerics of training 1",
-        partial(of_training, optimizer="adam", lr=0.01),
-        [1.5488323318031814, 0.18025057011530887, 0.17957842185913186, -0.2918085756794815],
-    ),
+        [2.1673335135575753, 2.1453625727686547, 2.137335552774885, 19.230312804780517]),
+    "proj-trntk, rademacher": ("tangent 3, projection 1, proj-trntk 2", partial(projected, "proj-trntk", "rademacher"),
+        [14.379859963917836, 0.9759059807977593, 12.499874778081763, 63.26411210637495]),
+    "proj-trntk, gaussian": ("tangent 3, projection 1, proj-trntk 2", partial(projected, "proj-trntk", "gaussian"),
+        [11.449961138947751, 4.51825634806005, 9.470640549555686, 72.9154933120036]),
+    "proj-trntk, sparse": ("tangent 3, projection 1, proj-trntk 2", partial(projected, "proj-trntk", "sparse"),
+        [12.938292908685641, 2.697139517259922, 10.151559528836477, 63.199033477853405]),
+    "proj-trntk, kronecker": ("tangent 3, projection 1, proj-trntk 2", partial(projected, "proj-trntk", "kronecker"),
+        [13.3979303647563, 4.3751665604856935, 9.430700399642193, 66.61378551525135]),
+    "proj-pntk, rademacher": ("tangent 3, projection 1, proj-pntk 2", partial(projected, "proj-pntk", "rademacher"),
+        [4.137823541135925, 1.8220036008506186, 2.953224489315834, 22.66448822498809]),
+    "infinite ntk": ("infinite 1", partial(of_infinite, "ntk"),
+        [0.8827695120454715, 0.07287787142140628, 0.6507587370482911, 4.2743212028540505]),
+    "infinite nngp": ("infinite 1", partial(of_infinite, "nngp"),
+        [0.2810533254361485, 0.052227954183711796, 0.22927695860241395, 1.5201477846426577]),
+    "infinite ntk, convolution": ("infinite 1", partial(of_convolution, "ntk"),
+        [0.07255356415725174, 0.06872446212063248, 0.09041168983927891, 0.7940443815476839]),
+    "sgd": ("training 1", partial(of_training, lr=0.1, momentum=0.9),
+        [1.6114966643825819, 0.3205586987824747, 0.32042967516554377, -0.14836129961106848]),
+    "adam": ("training 1", partial(of_training, optimizer="adam", lr=0.01),
+        [1.5488323318031814, 0.18025057011530887, 0.17957842185913186, -0.2918085756794815]),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", PINNED)
 def test_numbers_are_those_of_their_version(name: str) -> None:
     versions, compute, values = PINNED[name]
-    assert versions == now(versions), "a version was raised: pin its values here"
+    assert f"numerics of {versions}" == now(versions), "a version was raised: pin its values here"
     assert_close(torch.tensor(compute()).double(), torch.tensor(values).double(), rtol=1e-12, atol=1e-12)
 
 
 def now(versions: str) -> str:
     """The versions of today, of the same rooms and kernels."""
-    names = [part.rpartition(" ")[0] for part in versions.removeprefix("numerics of ").split(", ")]
+    names = [part.rpartition(" ")[0] for part in versions.split(", ")]
     return numerics(*names)
 
 
 def test_every_version_is_pinned() -> None:
-    pinned = {part.rpartition(" ")[0] for _, (text, _, _) in PINNED.items() for part in text[12:].split(", ")}
+    pinned = {part.rpartition(" ")[0] for _, (text, _, _) in PINNED.items() for part in text.split(", ")}
     assert pinned == set(NUMERICS)
     assert set(ns.KERNELS) >= pinned - {"tangent", "projection", "infinite", "training"}
 

@@ -10,8 +10,6 @@ import torch
 
 from ntkscope.core import UsageError, derive_seed
 from ntkscope.core.random import kept_randomness, reseed
-from ntkscope.measures.changepoint import common_jump
-from ntkscope.measures.collapse import nc3
 
 
 @pytest.mark.parametrize("seed", [3, np.int64(3), np.uint8(3), torch.tensor(3), 3.0])
@@ -23,13 +21,6 @@ def test_whole_numbers_of_any_kind_are_one_seed(seed: Any) -> None:
 def test_anything_else_is_refused(seed: Any) -> None:
     with pytest.raises(UsageError, match="expected a whole number"):
         derive_seed(seed, "a")
-
-
-def test_texts_and_ragged_rows_are_no_arrays() -> None:
-    with pytest.raises(UsageError, match="no array"):
-        common_jump([[1, 2, 3], [1, 2]], window=1)
-    with pytest.raises(UsageError, match="expected real numbers"):
-        nc3([[0.0], [1.0], [3.0], [4.0]], [0, 0, 1, 1], "a")
 
 
 def test_reseeding_draws_what_manual_seed_draws_and_leaves_nothing_behind() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
-import resource
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch import nn
 
 import ntkscope as ns
 import ntkscope_papers
+from contracts.full_disk import full_beyond
 from ntkscope.cli import main
 from ntkscope.core import NtkscopeError, Part, Record, Snapshot, UsageError
 from ntkscope.core.files.atomic import NEW, atomic_file, is_ours, remove_leftovers
@@ -31,34 +30,14 @@ from ntkscope_papers.framework.pages import main as fill_page
 SOURCE = Path(ns.__file__).parent
 PAPERS = Path(ntkscope_papers.__file__).parent
 WRITING = {
-    "write_text",
-    "write_bytes",
-    "save_file",
-    "savez",
-    "savez_compressed",
-    "savetxt",
-    "tofile",
-    "to_csv",
-    "rmtree",
-}
-WRITING |= {
-    "unlink",
-    "remove_file",
-    "replace_file",
-    "rename",
-    "rmdir",
-    "copyfile",
-    "copytree",
-    "savefig",
-    "ftruncate",
-}
+    "write_text", "write_bytes", "save_file", "savez", "savez_compressed", "savetxt", "tofile", "to_csv", "rmtree", "unlink",
+    "remove_file", "replace_file", "rename", "rmdir", "copyfile", "copytree", "savefig", "ftruncate",
+}  # fmt: skip
+CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "np.save", "torch.save"}
 # What writes or removes files beside `core/files/atomic.py`, and why it may.
 ALLOWED = {
     ("core/files/atomic.py", "unlink"): "the place itself: its own temporary files",
-    (
-        "core/records/record.py",
-        "unlink",
-    ): "files of arrays that record.json lists, named after them, compared with their checksums",
+    ("core/records/record.py", "unlink"): "files of arrays that record.json lists, compared with their checksums",
     ("core/records/series.py", "ftruncate"): "a series that record.json lists, compared with its checksum",
     ("core/records/series.py", "os.open"): "a new file, exclusively, or one that record.json lists",
     ("linalg/spectra/band.py", "tofile"): "into a temporary folder of its own",
@@ -79,19 +58,9 @@ def writes(call: ast.Call) -> str | None:
         if owner == "os":
             return "os.open" if "O_WRONLY" in ast.unparse(call) or "O_CREAT" in ast.unparse(call) else None
         modes = [a.value for a in (*call.args, *(k.value for k in call.keywords)) if isinstance(a, ast.Constant)]
-        return (
-            "open"
-            if any(isinstance(mode, str) and set(mode) & set("wax+") and len(mode) <= 3 for mode in modes)
-            else None
-        )
-    if (owner, name) in {
-        ("os", "replace"),
-        ("os", "rename"),
-        ("os", "remove"),
-        ("os", "link"),
-        ("np", "save"),
-        ("torch", "save"),
-    }:
+        writing = any(isinstance(mode, str) and set(mode) & set("wax+") and len(mode) <= 3 for mode in modes)
+        return "open" if writing else None
+    if f"{owner}.{name}" in CALLS:
         return f"{owner}.{name}"
     return name if name in WRITING else None
 
@@ -112,24 +81,18 @@ def test_one_place_writes() -> None:
 
 
 def test_the_scan_sees_what_writes() -> None:
-    lines = [
+    for line in [
         "open(p, 'w')",
         "p.open('ab')",
         "p.write_text('')",
         "np.save(p, x)",
         "os.replace(a, b)",
         "shutil.rmtree(p)",
-    ]
-    assert [writes(ast.parse(line, mode="eval").body) is not None for line in lines] == [True] * len(lines)
-    reads = [
-        "open(p)",
-        "p.open('rb')",
-        "text.replace('a', 'b')",
-        "names.remove(x)",
-        "np.load(p)",
-        "os.open(p, os.O_RDONLY)",
-    ]
-    assert [writes(ast.parse(line, mode="eval").body) for line in reads] == [None] * len(reads)
+    ]:
+        assert writes(ast.parse(line, mode="eval").body) is not None, line
+    reads = "open(p)|p.open('rb')|text.replace('a', 'b')|names.remove(x)|np.load(p)|os.open(p, os.O_RDONLY)"
+    for line in reads.split("|"):
+        assert writes(ast.parse(line, mode="eval").body) is None, line
 
 
 # -- every writer, over its own file and over another's -----------------------------------------------------------------
@@ -174,14 +137,8 @@ def writers(tmp_path: Path) -> dict[Path, Callable[[Path], Any]]:
 
 
 NAMES = [
-    "r/page.html",
-    "out.html",
-    "index.html",
-    "w.safetensors",
-    "s.safetensors",
-    "r/figures/loss.svg",
-    "r/figures/loss.png",
-]
+    "r/page.html", "out.html", "index.html", "w.safetensors", "s.safetensors", "r/figures/loss.svg", "r/figures/loss.png",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -257,13 +214,8 @@ def test_a_page_without_our_marks_is_not_filled(tmp_path: Path) -> None:
 
 
 def test_a_record_leaves_the_files_of_others(tmp_path: Path) -> None:
-    theirs = {
-        "kernel.npy": b"x",
-        ".notes.part": b"y",
-        ".a.1-0123abcd.part.txt": b"z",
-        "loss.jsonl": b"w",
-        ".b.part": b"",
-    }
+    names = ("kernel.npy", ".notes.part", ".a.1-0123abcd.part.txt", "loss.jsonl", ".b.part")
+    theirs = {name: name.encode() for name in names}
     for name, content in theirs.items():
         (tmp_path / name).write_bytes(content)
     with Record.create(tmp_path, kind="example") as record:
@@ -385,17 +337,6 @@ def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
     FolderLock(tmp_path / "missing").release()
 
 
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def _record(folder: Path, value: float) -> None:
     known = (folder / "record.json").exists()
     with Record.resume(folder) if known else Record.create(folder, kind="example", name="disk") as record:
@@ -448,7 +389,7 @@ def test_a_full_disk(tmp_path: Path, write: Callable[[Path, float], None], size:
             write(folder, 1.0)
         files = {"*.safetensors", "*.npy", "page.html", "line.*"}
         before = {path: path.read_bytes() for pattern in files for path in folder.rglob(pattern)}
-        with full_disk(size), pytest.raises(NtkscopeError, match=r"could not write|cannot write"):
+        with full_beyond(size), pytest.raises(NtkscopeError, match=r"could not write|cannot write"):
             write(folder, 2.0)
         assert not list(tmp_path.rglob("*.part"))
         assert {path: path.read_bytes() for pattern in files for path in folder.rglob(pattern)} == before

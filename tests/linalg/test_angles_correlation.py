@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import DenseGram, FactoredGram, OperatorGram, matrix_correlation, principal_angles
 
 
@@ -52,21 +51,6 @@ class TestPrincipalAngles:
         A = random(6, 2)
         assert principal_angles(torch.cat([A, A], 1), random(6, 3, seed=1)).shape == (2,)
 
-    def test_takes_arrays_and_float32(self) -> None:
-        assert principal_angles(np.eye(3)[:, :1], torch.eye(3)[:, 1:].float()).tolist() == pytest.approx([math.pi / 2])
-
-    def test_bad_input(self) -> None:
-        good = torch.eye(3)
-        with pytest.raises(UsageError, match=r"\(n, a\) and \(n, b\)"):
-            principal_angles(good, torch.eye(4))
-        with pytest.raises(UsageError, match=r"\(n, a\) and \(n, b\)"):
-            principal_angles(good, torch.ones(3))
-        for nothing in (torch.zeros(3, 2), torch.zeros(3, 0)):
-            with pytest.raises(UsageError, match="zero or empty"):
-                principal_angles(good, nothing)
-        with pytest.raises(NumericalError, match="NaN"):
-            principal_angles(good, torch.full((3, 1), torch.nan))
-
 
 class TestMatrixCorrelation:
     @settings(max_examples=30, deadline=None)
@@ -92,10 +76,6 @@ class TestMatrixCorrelation:
                 float(torch.trace(A.T @ B) / (torch.trace(A.T @ A) * torch.trace(B.T @ B)).sqrt())
             )
 
-    def test_two_kernels_correlate_positively(self) -> None:
-        A, B = FactoredGram(random(9, 3)), FactoredGram(random(9, 4, seed=1))
-        assert matrix_correlation(A, B) > 0
-
     def test_centred_is_pearson(self) -> None:
         A, B = random(5, 6) + 3, random(5, 6, seed=1) - 7
         expected = np.corrcoef(A.flatten(), B.flatten())[0, 1]
@@ -118,15 +98,3 @@ class TestMatrixCorrelation:
         assert matrix_correlation(A + 1e8, B + 1e8, centred=True) == pytest.approx(
             matrix_correlation(A, B, centred=True), abs=1e-6
         )
-
-    def test_bad_input(self) -> None:
-        with pytest.raises(UsageError, match="one shape"):
-            matrix_correlation(torch.eye(2), torch.eye(3))
-        with pytest.raises(NumericalError, match="undefined"):
-            matrix_correlation(torch.eye(2), torch.zeros(2, 2))
-        with pytest.raises(NumericalError, match="constant"):
-            matrix_correlation(torch.eye(2), torch.ones(2, 2), centred=True)
-        with pytest.raises(NumericalError, match="undefined"):
-            matrix_correlation(torch.zeros(0, 0), torch.zeros(0, 0))
-        with pytest.raises(NumericalError, match="NaN"):
-            matrix_correlation(torch.eye(2), torch.full((2, 2), torch.nan))

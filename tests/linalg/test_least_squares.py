@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg import NumericalWarning, cholesky_solve, least_squares, lsmr
+from ntkscope.linalg import NumericalWarning, cholesky_solve, least_squares
 from ntkscope.linalg.solvers.blocked import HouseholderQR, cholesky, mirror, solve_triangular, symmetrise, upper_product
 from ntkscope.linalg.solvers.least_squares import _by_qr
 
@@ -54,11 +54,11 @@ def test_both_roads_give_the_minimum_norm_solution(
     assert found.method == "svd"
     assert found.rank == (min(n, p) if ridge else rank)
     roots = torch.ones(n, 1) if weights is None else weights.sqrt()[:, None]
-    by_qr = _by_qr(roots * A, roots * Y, ridge, 1e-11)
-    assert_close(by_qr.x, expected, rtol=1e-8, atol=1e-8)
-    assert by_qr.rank == found.rank
-    if by_qr.singular_values is not None and found.singular_values is not None:
-        assert_close(by_qr.singular_values, found.singular_values, rtol=1e-6, atol=1e-6)
+    x, rank, values = _by_qr(roots * A, roots * Y, ridge, 1e-11)
+    assert_close(x, expected, rtol=1e-8, atol=1e-8)
+    assert rank == found.rank
+    if values is not None and found.singular_values is not None:
+        assert_close(values, found.singular_values, rtol=1e-6, atol=1e-6)
     residual = torch.linalg.vector_norm(roots * (Y - A @ expected), dim=0)
     assert_close(found.residual_norm, residual, rtol=1e-8, atol=1e-8)
 
@@ -68,7 +68,7 @@ def test_the_condition_number_is_not_squared() -> None:
     left, right = torch.linalg.qr(random(40, 6)).Q, torch.linalg.qr(random(6, 6, seed=1)).Q
     A = left @ torch.diag(torch.logspace(0, -10, 6, dtype=torch.float64)) @ right.T
     x = right.T @ torch.ones(6, 1, dtype=torch.float64)
-    for solution in (least_squares(A, A @ x).solution, _by_qr(A.clone(), A @ x, 0.0, 1e-14).x):
+    for solution in (least_squares(A, A @ x).solution, _by_qr(A.clone(), A @ x, 0.0, 1e-14)[0]):
         assert float((solution - x).norm() / x.norm()) < 1e-5
     normal = torch.linalg.solve(A.T @ A, A.T @ (A @ x))
     assert float((normal - x).norm() / x.norm()) > 1e-3  # canary: the difference can be seen
@@ -83,15 +83,6 @@ def test_the_cutoff_decides_and_is_said() -> None:
     assert_close(found.solution, torch.tensor([1.0, 1e3, 0.0]).double())
     assert_close(found.singular_values, torch.tensor([1.0, 1e-3, 1e-9]).double())
     assert least_squares(A.float(), y).cutoff == pytest.approx(3 * torch.finfo(torch.float32).eps)
-
-
-def test_agrees_with_lsmr_and_takes_arrays() -> None:
-    A, Y = of_rank(15, 9, 6), random(15, 2)
-    found = least_squares(A.numpy(), Y.numpy(), rtol=1e-11)
-    assert_close(found.solution, lsmr(A, Y, rtol=1e-13).solution, rtol=1e-8, atol=1e-9)
-    assert least_squares(A, Y[:, 0]).solution.shape == (9,)
-    assert least_squares(A, torch.arange(15)).solution.dtype == torch.float64
-    assert least_squares(torch.zeros(3, 2), torch.ones(3)).solution.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

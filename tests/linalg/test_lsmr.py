@@ -167,19 +167,6 @@ def test_callback_sees_the_tests_fall_to_the_goal() -> None:
     assert seen[-1][1] <= 1e-9 < seen[-2][1]
 
 
-@pytest.mark.parametrize(
-    ("A", "Y", "options", "match"),
-    [
-        (torch.eye(2), torch.ones(3), {}, r"got right-hand sides of shape \(3,\) for a matrix of shape \(2, 2\)"),
-        (torch.eye(2), torch.ones(2), {"rtol": 0.0}, "got rtol=0.0"),
-        (torch.ones(2), torch.ones(2), {}, "expected real numbers with 2 axes"),
-    ],
-)
-def test_wrong_use(A: Any, Y: Tensor, options: dict[str, Any], match: str) -> None:
-    with pytest.raises(UsageError, match=match):
-        lsmr(A, Y, **options)
-
-
 def test_bad_numbers_and_bad_products() -> None:
 
     class Short(Products):

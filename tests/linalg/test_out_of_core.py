@@ -25,13 +25,11 @@ from ntkscope.linalg import (
     cholesky_solve,
     conjugate_gradient,
     eigenpairs,
-    entropy_rank,
     estimate_effective_rank,
     jacobi,
     minimum_norm_solve,
     nystrom,
     spectral_density,
-    stochastic_trace,
     top_eigenpairs,
 )
 from ntkscope.linalg.grams.corrected import CorrectedGram
@@ -271,28 +269,6 @@ class TestAllEigenvalues:
 
 @pytest.mark.nightly
 class TestEstimates:
-    def test_density_within_its_error_bars(self, opened) -> None:  # type: ignore[no-untyped-def]
-        left = root(300)
-        gram = opened(left)
-        exact = spectral_density(left @ left.T, method="exact", width=0.5)
-        found = spectral_density(gram, method="quadrature", width=0.5, grid=exact.grid, probes=32, steps=60)
-        assert bool(((found.density - exact.density).abs() <= 5 * found.standard_error + 1e-6).all())
-        if isinstance(gram, CountedGram):
-            assert gram.log["passes"] == 60
-
-    @pytest.mark.parametrize("of", ["kernel", "features"])
-    def test_effective_rank_within_its_error_bars(self, of) -> None:  # type: ignore[no-untyped-def]
-        """Ten seeds: the mean is within 4 standard errors of the exact one, and the scatter is what the bars say."""
-        matrix = tangent_like(200)
-        values = torch.linalg.eigvalsh(matrix)
-        exact = entropy_rank(values.abs() if of == "kernel" else values.clamp_min(0).sqrt())
-        found = [estimate_effective_rank(CountedGram(matrix), of, seed=seed) for seed in range(10)]
-        errors = np.array([f.value - exact for f in found])
-        bars = np.array([f.standard_error for f in found])
-        assert abs(errors.mean()) < 4 * bars.mean() / 10**0.5
-        assert 0.4 < errors.std(ddof=1) / bars.mean() < 2.2  # chi with 9 degrees of freedom, 3 standard errors
-        assert bars.mean() < 0.02 * exact
-
     def test_effective_rank_counts_its_passes(self, opened) -> None:  # type: ignore[no-untyped-def]
         gram = opened(root(300))
         found = estimate_effective_rank(gram, steps=20)
@@ -312,12 +288,6 @@ class TestEstimates:
         with pytest.raises(UsageError, match="4 probes"):
             estimate_effective_rank(torch.eye(20), probes=2)
 
-    def test_traces(self, opened) -> None:  # type: ignore[no-untyped-def]
-        left = root(200)
-        trace, error = stochastic_trace(opened(left), torch.log1p, probes=32, steps=40)
-        exact = float(torch.log1p(torch.linalg.eigvalsh(left @ left.T)).sum())
-        assert abs(trace - exact) < 4.5 * error
-
 
 class TestSystems:
     @pytest.mark.parametrize("make", [None, jacobi, block_jacobi, nystrom])
@@ -331,12 +301,6 @@ class TestSystems:
         assert_close(found.solution, cholesky_solve(left @ left.T, targets, 0.3).solution, rtol=1e-5, atol=1e-6)
         if isinstance(gram, CountedGram):
             assert gram.log["passes"] - before == found.passes == found.iterations + 1
-
-    def test_nystrom_halves_the_passes(self) -> None:
-        gram = CountedGram(tangent_like(300))
-        targets = random(300, 4, seed=1)
-        plain = conjugate_gradient(gram, targets, 0.3)
-        assert conjugate_gradient(gram, targets, 0.3, nystrom(gram, 0.3, rank=100)).passes < plain.passes / 2
 
     def test_block_jacobi_reads_the_diagonal_blocks_alone(self) -> None:
         gram = CountedGram(tangent_like(300))

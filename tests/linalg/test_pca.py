@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -97,14 +96,6 @@ def test_randomised_components_capture_what_exact_ones_do(n: int, p: int, k: int
     torch.testing.assert_close(basis.T @ basis, torch.eye(k, dtype=torch.float64), atol=1e-10, rtol=0)
 
 
-def test_the_seed_decides_the_randomised_ones() -> None:
-    X = features(200, 100)
-    one, same, other = (pca(X, components=5, method="randomised", seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(one.directions, same.directions)
-    assert not torch.equal(one.directions, other.directions)
-    torch.testing.assert_close(one.variance, other.variance, rtol=1e-3, atol=0)
-
-
 def stored(X: Tensor, folder: Path, rows: int) -> FeatureStore:
     store = FeatureStore.prepare(
         folder, n=len(X), width=X.shape[1], rows=rows, dtype=X.dtype, labels={}, fingerprint={"test": "pca"}
@@ -157,8 +148,9 @@ def test_what_cannot_be_decomposed_is_refused() -> None:
     found = pca(X, components=3)
     with pytest.raises(UsageError, match="width 5"):
         found.transform(X[:, :5])
-    with pytest.raises(UsageError, match="expected 1 … 3"):
-        found.transform(X, 4)
+    for components in (4, 0, 2.5, "2", True):
+        with pytest.raises(UsageError, match="components="):
+            found.transform(X, components)
 
 
 def test_a_budget_that_is_too_small_names_one_that_works() -> None:
@@ -189,12 +181,3 @@ def test_scores_of_nan_are_refused() -> None:
     X[4, 1] = torch.nan
     with pytest.raises(NumericalError, match="row 4"):
         found.transform(X)
-
-
-@pytest.mark.parametrize("components", [2.5, "2", float("nan"), [2]])
-def test_components_are_a_whole_number(components: Any) -> None:
-    X = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(UsageError, match="components="):
-        pca(X, components=components)
-    with pytest.raises(UsageError, match="components="):
-        pca(X).transform(X, components)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import NumericalError
 from ntkscope.linalg import (
     DenseGram,
     FactoredGram,
@@ -67,14 +66,6 @@ class TestEverySolver:
         assert found.warnings == ()
 
     @pytest.mark.parametrize("solve", SOLVERS)
-    def test_takes_arrays_and_float32_kernels_and_answers_in_float64(self, solve) -> None:  # type: ignore[no-untyped-def]
-        matrix = with_eigenvalues(torch.linspace(1, 10, 20)).float()
-        found = solve(matrix.numpy(), np.arange(20))
-        assert found.solution.dtype == torch.float64
-        expected = torch.linalg.solve((matrix.double() + matrix.double().T) / 2, torch.arange(20.0).double())
-        assert_close(found.solution, expected, rtol=1e-5, atol=1e-5)  # asymmetry of float32 entries
-
-    @pytest.mark.parametrize("solve", SOLVERS)
     def test_every_gram(self, solve) -> None:  # type: ignore[no-untyped-def]
         left = random(12, 30)
         targets = random(12, 2, seed=1)
@@ -89,27 +80,6 @@ class TestEverySolver:
             solve(torch.tensor([[4.0]]), torch.tensor([2.0])).solution, torch.tensor([0.5], dtype=torch.float64)
         )
         assert solve(torch.zeros(0, 0), torch.zeros(0, 3)).solution.shape == (0, 3)
-
-    @pytest.mark.parametrize("solve", SOLVERS)
-    def test_zero_targets(self, solve) -> None:  # type: ignore[no-untyped-def]
-        assert_close(solve(torch.eye(3), torch.zeros(3, 2)).solution, torch.zeros(3, 2, dtype=torch.float64))
-
-    @pytest.mark.parametrize("solve", SOLVERS)
-    def test_bad_input(self, solve) -> None:  # type: ignore[no-untyped-def]
-        bad = torch.eye(3)
-        bad[0, 0] = torch.nan
-        with pytest.raises(NumericalError, match="NaN"):
-            solve(bad, torch.ones(3))
-        with pytest.raises(NumericalError, match="NaN"):
-            solve(DenseGram(bad, symmetric=True), torch.ones(3))
-        with pytest.raises(NumericalError, match=r"got Y with 1 NaN or infinite values, the first at \(1,"):
-            solve(torch.eye(3), torch.tensor([1.0, torch.inf, 0.0]))
-        with pytest.raises(UsageError, match="one row per row of the matrix"):
-            solve(torch.eye(3), torch.ones(4))
-        with pytest.raises(UsageError, match="not symmetric"):
-            solve(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.ones(2))
-        with pytest.raises(UsageError, match="symmetric"):
-            solve(DenseGram(torch.ones(2, 3)), torch.ones(2))
 
 
 class TestCholesky:
@@ -155,11 +125,6 @@ class TestCholesky:
         with pytest.raises(NumericalError, match="not positive definite"):
             cholesky_solve(torch.zeros(3, 3), torch.ones(3))
         assert cholesky_solve(matrix, torch.ones(10), ridge=1.0).jitter == 0
-
-    def test_huge_condition_number_is_said(self) -> None:
-        with pytest.warns(NumericalWarning, match=r"singular|jitter"):
-            found = cholesky_solve(hilbert(14), torch.ones(14))
-        assert found.warnings
 
 
 class TestMinimumNorm:
@@ -211,11 +176,6 @@ class TestMinimumNorm:
         found = minimum_norm_solve(torch.zeros(3, 3), torch.ones(3))
         assert (found.rank, found.residual) == (0, 1.0)
         assert not found.solution.any()
-
-    @pytest.mark.parametrize("cutoff", [-1.0, 1.0, float("nan")])
-    def test_bad_cut_off(self, cutoff: float) -> None:
-        with pytest.raises(UsageError, match="cutoff"):
-            minimum_norm_solve(torch.eye(3), torch.ones(3), cutoff)
 
 
 def no_preconditioner(K: object, ridge: float) -> Preconditioner | None:
@@ -321,11 +281,6 @@ class TestConjugateGradient:
         assert [i for i, _ in seen] == list(range(1, found.iterations + 1))
         assert seen[-1][1] <= 1e-8 < seen[0][1]
 
-    def test_bad_settings(self) -> None:
-        for settings_ in ({"rtol": 0.0}, {"rtol": 2.0}, {"max_iter": 0}):
-            with pytest.raises(UsageError, match=f"got {next(iter(settings_))}=.*; expected a "):
-                conjugate_gradient(torch.eye(2), torch.ones(2), **settings_)
-
 
 class TestPreconditioners:
     def test_block_jacobi_of_one_block_is_the_inverse(self) -> None:
@@ -346,11 +301,6 @@ class TestPreconditioners:
         found = nystrom(gram, 0.5, rank=20)(targets)
         # 1.5 = smallest eigenvalue + ridge; the stabilising shift costs digits
         assert_close(found, 1.5 * cholesky_solve(gram, targets, 0.5).solution, rtol=1e-4, atol=1e-4)
-
-    def test_nystrom_is_repeatable(self) -> None:
-        gram, targets = FactoredGram(random(20, 9)), random(20, 2, seed=1)
-        assert torch.equal(nystrom(gram, 0.5, rank=5)(targets), nystrom(gram, 0.5, rank=5)(targets))
-        assert not torch.equal(nystrom(gram, 0.5, rank=5)(targets), nystrom(gram, 0.5, rank=5, seed=1)(targets))
 
     def test_preconditioners_refuse_what_they_cannot_use(self) -> None:
         indefinite = DenseGram(torch.diag(torch.tensor([1.0, -1.0])), symmetric=True)

@@ -85,15 +85,6 @@ class TestLanczos:
         assert not values.any()
         assert_close(vectors.T @ vectors, torch.eye(3).double())
 
-    def test_repeatable(self) -> None:
-        matrix = kernel(100, 30)
-        assert torch.equal(top_eigenpairs(matrix, 3)[0], top_eigenpairs(matrix, 3)[0])
-
-    def test_running_out_is_said(self) -> None:
-        matrix = torch.diag(1 + 1e-9 * torch.arange(300).double())
-        with pytest.raises(NumericalError, match=r"of 3 eigenvalues .* raise max_iter"):
-            top_eigenpairs(matrix, 3, max_iter=1)
-
     def test_all_eigenpairs(self) -> None:
         matrix = kernel(9, 4)
         values, vectors = eigenpairs(matrix)
@@ -166,7 +157,6 @@ class TestConditionNumber:
         assert root == pytest.approx(float(condition_number(matrix)) ** 0.5)
 
 
-
 class TestDensity:
     def test_exact_is_the_smoothed_histogram(self) -> None:
         matrix = kernel(20, 30)
@@ -193,14 +183,6 @@ class TestDensity:
         middle = exact.density > 0.1 * exact.density.max()
         assert float((found.standard_error / exact.density)[middle].mean()) < 0.05
 
-    def test_the_error_bar_shrinks_with_probes(self) -> None:
-        gram = FactoredGram(random(300, 600))
-        few, many = (
-            spectral_density(gram, method="quadrature", width=50.0, probes=k, steps=30).standard_error.mean()
-            for k in (8, 128)
-        )
-        assert 2 < float(few / many) < 8  # 4 expected
-
     def test_quadrature_needs_only_products(self) -> None:
         gram = OperatorGram((5000, 5000), lambda v: 3 * v, dtype=torch.float64, symmetric=True)
         found = spectral_density(gram)
@@ -223,11 +205,6 @@ class TestDensity:
         full_nodes, full_weights = quadrature(matrix, probes=3, steps=12, seed=5)
         for power in range(8):  # degree below 2 · steps
             assert_close((weights * nodes**power).sum(1), (full_weights * full_nodes**power).sum(1))
-
-    def test_seeds(self) -> None:
-        gram = FactoredGram(random(50, 20))
-        assert torch.equal(quadrature(gram)[0], quadrature(gram)[0])
-        assert not torch.equal(quadrature(gram)[0], quadrature(gram, seed=1)[0])
 
     def test_sizes_zero_and_one(self) -> None:
         for method in ("exact", "quadrature"):
