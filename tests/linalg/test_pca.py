@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,9 +149,10 @@ def test_what_cannot_be_decomposed_is_refused() -> None:
     found = pca(X, components=3)
     with pytest.raises(UsageError, match="width 5"):
         found.transform(X[:, :5])
-    for components in (4, 0, 2.5, "2", True):
+    wrong: Any
+    for wrong in (4, 0, 2.5, "2", True):
         with pytest.raises(UsageError, match="components="):
-            found.transform(X, components)
+            found.transform(X, wrong)
 
 
 def test_a_budget_that_is_too_small_names_one_that_works() -> None:
