@@ -43,8 +43,10 @@ PHAN: dict[str, Any] = {
     "drop_last": True,
     "schedule": Cosine(warmup=0.3),
     "augment": CropFlip(padding=4, fill="zero"),
+    "epochs": 100,
     "channels_last": True,
 }
+PHAN_POINTS = 10_000  # training points in the kernels of those networks
 PRETRAINED = ("resnet20", "resnet56")  # weights read from resnet_cifar10/ among the data
 
 
@@ -96,8 +98,6 @@ class SurrogateResnet(Experiment):
     sgd_seeds: int = 5
     sgd_alpha: float = 1e-4
     compared_points: int = 2000
-    phan_epochs: int = 100
-    phan_points: int = 10_000
 
     smoke = {
         "dataset": "digits",
@@ -116,8 +116,6 @@ class SurrogateResnet(Experiment):
         "seeds": 1,
         "sgd_seeds": 2,
         "compared_points": 40,
-        "phan_epochs": 2,
-        "phan_points": 60,
     }
 
     def prepare(self, run: Run) -> Callable[[bool], Split]:
@@ -157,8 +155,9 @@ class SurrogateResnet(Experiment):
         split, key = run.data(False), f"phan-{name}-{s}"
         pooled = {"max_pool": True} if name.startswith("resnet") else {}
         build = partial(build_network, name, split, width=self.width, **pooled)
-        how = {**PHAN, "epochs": self.phan_epochs, "batch_size": min(self.batch, PHAN["batch_size"])}
-        return self.compared(run, key, self.trained(run, key, build, s, how), split, self.phan_points, run.seed + s)
+        small = {"epochs": self.epochs, "batch_size": self.batch} if self.train_items else {}
+        points = min(PHAN_POINTS, len(split.train))
+        return self.compared(run, key, self.trained(run, key, build, s, {**PHAN, **small}), split, points, run.seed + s)
 
     def compared(self, run: Run, key: str, model: nn.Module, split: Split, points: int, seed: int) -> dict[str, Any]:
         """What every leg measures of its network, on `points` training points."""
@@ -204,7 +203,7 @@ class SurrogateResnet(Experiment):
         """How many points the kernels of these networks have, and which were trained as the paper's were."""
         own = [k for k in names if any(f"phan/{k}/{s}" in record.metrics for s in range(self.seeds))]
         points = f"{self.points} training points in the kernel"
-        theirs = f"{', '.join(own)}: trained as the paper's weights were, {self.phan_points} points"
+        theirs = f"{', '.join(own)}: trained as the paper's weights were, {PHAN_POINTS} points"
         return theirs if len(own) == len(names) else f"{points}; {theirs}" if own else points
 
     ROWS = [
