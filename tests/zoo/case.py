@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -77,34 +78,49 @@ def case(
     expect: Expect,
     why: str,
     *,
-    each: Mapping[str, tuple[Any, ...]] | None = None,
+    each: Mapping[str, Any] | Iterable[Any] = ("",),
+    name: str = "",
     dtype: torch.dtype = torch.float64,
     train: bool = False,
     quick: tuple[str, ...] = (),
     **fields: Any,
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
-    """Register a builder as a case named after it, or as one per entry of `each` (its arguments).
+    """Register a builder as a case called `name` (its own unless given), or as one per entry of `each` (its arguments).
 
     The builder runs with fixed seeds and default dtype `dtype`; the model is put in eval mode unless `train`. `quick`:
     the labels of those that every test run judges ("" for the only one).
     """
+    table: dict[str, Any] = (
+        dict(each) if isinstance(each, Mapping) else {str(one): () if one == "" else one for one in each}
+    )
 
     def register(build: Callable[..., Made]) -> Callable[..., Made]:
-        for label, arguments in ({"": ()} if each is None else each).items():
-            name = f"{build.__name__}[{label}]" if label else build.__name__
+        own = name or build.__name__
+        for label, given in table.items():
+            full = f"{own}[{label}]" if label else own
             source = f"{build.__code__.co_filename}:{build.__code__.co_firstlineno}"
-            if SOURCES.setdefault(name, source) != source:  # one file may be imported under two names
-                raise ValueError(f"two cases are named {name}; give one another name")
+            if SOURCES.setdefault(full, source) != source:  # one file may be imported under two names
+                raise ValueError(f"two cases are named {full}; give one another name")
 
-            def make(arguments: tuple[Any, ...] = arguments) -> Made:
+            def make(arguments: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)) -> Made:
                 with steady(0, dtype):
                     model, inputs = build(*arguments)
                 return (model if train else model.eval()), inputs
 
-            CASES[name] = Case(name, family, make, expect, why, quick=label in quick, **fields)
+            CASES[full] = Case(full, family, make, expect, why, quick=label in quick, **fields)
         return build
 
     return register
+
+
+def family(name: str) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """`case` for each of the three answers: exact, refused, either."""
+    return partial(case, name, "exact"), partial(case, name, "refused"), partial(case, name, "either")
+
+
+def named(*functions: Callable[..., Any]) -> dict[str, Any]:
+    """Functions by their names without underscores, for `each`."""
+    return {function.__name__.strip("_"): function for function in functions}
 
 
 class Net(nn.Module):

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, case, free, ids
+from zoo.case import Made, Net, family, free, ids, named
 
 FAMILY = "changed"
+exact, refused, either = family(FAMILY)
 D = 4
 
 
@@ -20,9 +21,7 @@ def head(d: int = D) -> nn.Linear:
 
 
 # -- one module, several names -------------------------------------------------------------------------------------
-@case(
-    FAMILY,
-    "exact",
+@exact(
     "one module registered twice is one set of parameters",
     each={"tanh": (nn.Tanh, 2), "relu thrice": (nn.ReLU, 3), "five times": (nn.Sigmoid, 5)},
     quick=("tanh",),
@@ -32,18 +31,13 @@ def module_registered_twice(act: type[nn.Module], times: int) -> Made:
     return nn.Sequential(*[m for _ in range(times) for m in (layer, act())], head()), torch.randn(7, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "dtype= must not leave one of two names behind in the other dtype",
-    options={"dtype": torch.float32},
-)
+@exact("dtype= must not leave one of two names behind in the other dtype", options={"dtype": torch.float32})
 def module_registered_twice_in_another_dtype() -> Made:
     layer = nn.Linear(D, D)
     return nn.Sequential(layer, nn.Tanh(), layer, head()), torch.randn(7, D)
 
 
-@case(FAMILY, "exact", "the same block in a ModuleList and as an attribute")
+@exact("the same block in a ModuleList and as an attribute")
 def block_in_a_list_and_as_attribute() -> Made:
     block = nn.Sequential(nn.Linear(D, D), nn.Tanh())
     blocks = nn.ModuleList([block] * 3)
@@ -56,7 +50,7 @@ def block_in_a_list_and_as_attribute() -> Made:
     return Net(run, blocks=blocks, block=block, head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "a convolution registered twice, with batch norm statistics shared too")
+@exact("a convolution registered twice, with batch norm statistics shared too")
 def convolution_registered_twice() -> Made:
     conv, norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
     norm.running_mean.normal_()
@@ -64,14 +58,14 @@ def convolution_registered_twice() -> Made:
     return nn.Sequential(*parts), torch.randn(6, 2, 4, 4)
 
 
-@case(FAMILY, "exact", "two modules that hold one parameter (tied), one of them registered twice")
+@exact("two modules that hold one parameter (tied), one of them registered twice")
 def tied_and_registered_twice() -> Made:
     a, b = nn.Linear(D, D), nn.Linear(D, D)
     b.weight = a.weight
     return nn.Sequential(a, nn.Tanh(), b, nn.Tanh(), a, head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "the model is registered inside its own part: a cycle through a plain attribute")
+@exact("the model is registered inside its own part: a cycle through a plain attribute")
 def parent_held_by_a_child() -> Made:
     model = Net(lambda m, x: m.head(m.a(x).tanh()), a=nn.Linear(D, D), head=head())
     object.__setattr__(model.a, "parent", model)
@@ -79,7 +73,7 @@ def parent_held_by_a_child() -> Made:
 
 
 # -- caches --------------------------------------------------------------------------------------------------------
-@case(FAMILY, "exact", "a positional table built at the first run stays what it was: not there", quick=("",))
+@exact("a positional table built at the first run stays what it was: not there", quick=("",))
 def table_cached_at_the_first_run() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if m.table is None:
@@ -89,7 +83,7 @@ def table_cached_at_the_first_run() -> Made:
     return Net(run, table=None, head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "either", "a weight cached at the first run, with its graph, belongs to the leaves of that run")
+@either("a weight cached at the first run, with its graph, belongs to the leaves of that run")
 def weight_cached_with_its_graph() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if m.cache is None:
@@ -99,7 +93,7 @@ def weight_cached_with_its_graph() -> Made:
     return Net(run, cache=None, w=free(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "a weight cached without its graph: a constant")
+@exact("a weight cached without its graph: a constant")
 def weight_cached_under_no_grad() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if m.cache is None:
@@ -110,7 +104,7 @@ def weight_cached_under_no_grad() -> Made:
     return Net(run, cache=None, w=free(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "a mask registered as a buffer at the first run would appear in the state_dict")
+@exact("a mask registered as a buffer at the first run would appear in the state_dict")
 def buffer_registered_at_the_first_run() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if not hasattr(m, "mask"):
@@ -120,7 +114,7 @@ def buffer_registered_at_the_first_run() -> Made:
     return Net(run, a=nn.Linear(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "tables keyed by length in a dictionary", each={"first": (3,), "longer": (5,)})
+@exact("tables keyed by length in a dictionary", each={"first": 3, "longer": 5})
 def tables_in_a_dictionary(length: int) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         table = m.tables.setdefault(x.shape[1], torch.arange(x.shape[1], dtype=x.dtype).cos()[:, None])
@@ -129,7 +123,7 @@ def tables_in_a_dictionary(length: int) -> Made:
     return Net(run, tables={}, head=head()), torch.randn(6, length, D)
 
 
-@case(FAMILY, "either", "a layer built at the first run is a parameter the model did not have before")
+@either("a layer built at the first run is a parameter the model did not have before")
 def layer_built_at_the_first_run() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if not hasattr(m, "late"):
@@ -142,9 +136,7 @@ def layer_built_at_the_first_run() -> Made:
     return Net(run, head=head()), torch.randn(6, D)
 
 
-@case(
-    FAMILY, "exact", "hidden states kept for later, as saliency tools do; a model that holds a graph cannot be copied"
-)
+@exact("hidden states kept for later, as saliency tools do; a model that holds a graph cannot be copied")
 def activations_kept_as_attributes() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         m.last = m.a(x).tanh()
@@ -155,7 +147,7 @@ def activations_kept_as_attributes() -> Made:
 
 
 # -- weights, buffers, counters written in forward -----------------------------------------------------------------
-@case(FAMILY, "either", "max_norm shrinks rows of the weight in forward", each={"one": (1.0,), "half": (0.5,)})
+@either("max_norm shrinks rows of the weight in forward", each={"one": 1.0, "half": 0.5})
 def embedding_with_max_norm(most: float) -> Made:
     return nn.Sequential(nn.Embedding(7, D, max_norm=most), nn.Flatten(), nn.Linear(3 * D, 3)), ids(6, 3)
 
@@ -182,10 +174,10 @@ def _new_parameter(m: Any) -> None:
     m.w = nn.Parameter(m.w.detach().clone())
 
 
-WRITES = {f.__name__.strip("_"): (f,) for f in (_clamp_data, _clamp_no_grad, _unit_rows, _new_data)}
+WRITES = named(_clamp_data, _clamp_no_grad, _unit_rows, _new_data)
 
 
-@case(FAMILY, "either", "the forward pass writes its own weight", each=WRITES)
+@either("the forward pass writes its own weight", each=WRITES)
 def weight_written_in_forward(write: Any) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         write(m)
@@ -194,7 +186,7 @@ def weight_written_in_forward(write: Any) -> Made:
     return Net(run, w=free(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "either", "the forward pass replaces its parameter by a copy: gradients reach the copy only")
+@either("the forward pass replaces its parameter by a copy: gradients reach the copy only")
 def parameter_replaced_in_forward() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         _new_parameter(m)
@@ -203,7 +195,7 @@ def parameter_replaced_in_forward() -> Made:
     return Net(run, w=free(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "a moving average that the outputs do not use", each={"copy": (False,), "rebind": (True,)})
+@exact("a moving average that the outputs do not use", each={"copy": False, "rebind": True})
 def buffer_updated_in_forward(rebind: bool) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if rebind:
@@ -237,17 +229,13 @@ class Diary(nn.Module):
         return self.head(self.a(x).tanh())
 
 
-@case(FAMILY, "exact", "counters, lists, sets and class attributes move at every run")
+@exact("counters, lists, sets and class attributes move at every run")
 def counters_and_lists() -> Made:
     Diary.total, Diary.log = 0, []
     return Diary(), torch.randn(6, D)
 
 
 # -- inputs written, process state moved ---------------------------------------------------------------------------
-def _subtract(x: Tensor) -> Tensor:
-    return x.sub_(0.5)
-
-
 def _zero_column(x: Tensor) -> Tensor:
     x[:, 0] = 0
     return x
@@ -258,15 +246,15 @@ def _scaled_alias(x: Tensor) -> Tensor:
     return x
 
 
-FIRST = {f.__name__.strip("_"): (f,) for f in (torch.relu_, _subtract, _zero_column, _scaled_alias)}
+FIRST = {"relu": torch.relu_, "subtract": lambda x: x.sub_(0.5), **named(_zero_column, _scaled_alias)}
 
 
-@case(FAMILY, "either", "the first layer works in place on the caller's inputs", each=FIRST)
+@either("the first layer works in place on the caller's inputs", each=FIRST)
 def inputs_written_in_place(first: Any) -> Made:
     return Net(lambda m, x: m.head(m.a(first(x)).tanh()), a=nn.Linear(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "ReLU(inplace=True) as the first layer is idempotent but writes the caller's inputs")
+@exact("ReLU(inplace=True) as the first layer is idempotent but writes the caller's inputs")
 def relu_in_place_first() -> Made:
     return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, 5), nn.ReLU(inplace=True), head(5)), torch.randn(6, D)
 
@@ -295,12 +283,10 @@ def _set_threads() -> None:
     torch.set_num_threads(2)
 
 
-MOVES = {
-    f.__name__.strip("_"): (f,) for f in (_draw_torch, _draw_numpy, _draw_python, _set_seed, _set_dtype, _set_threads)
-}
+MOVES = named(_draw_torch, _draw_numpy, _draw_python, _set_seed, _set_dtype, _set_threads)
 
 
-@case(FAMILY, "either", "the forward pass moves a state of the process that the outputs do not use", each=MOVES)
+@either("the forward pass moves a state of the process that the outputs do not use", each=MOVES)
 def process_state_moved(move: Any) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         move()
@@ -309,7 +295,7 @@ def process_state_moved(move: Any) -> Made:
     return Net(run, a=nn.Linear(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "the forward pass switches modes of its parts", each={"eval": ("eval",), "train": ("train",)})
+@exact("the forward pass switches modes of its parts", each=("eval", "train"))
 def training_flag_set_in_forward(mode: str) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         getattr(m.a, mode)()
@@ -319,7 +305,7 @@ def training_flag_set_in_forward(mode: str) -> Made:
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "either", "the forward pass freezes and thaws a weight")
+@either("the forward pass freezes and thaws a weight")
 def requires_grad_toggled_in_forward() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         m.a.requires_grad_(False)

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from zoo.case import CASES, Made, Net, case, free
-from zoo.changed import FAMILY, D, head
+from zoo.case import CASES, Made, Net, free
+from zoo.changed import D, either, exact, head, refused
 
 
 def two_layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(D, 5), nn.Tanh(), head(5))
 
 
-@case(FAMILY, "exact", "gradients that wait for the optimiser's next step", quick=("",))
+@exact("gradients that wait for the optimiser's next step", quick=("",))
 def gradients_present() -> Made:
     model = two_layers()
     for p in model.parameters():
@@ -25,7 +25,7 @@ def gradients_present() -> Made:
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "gradients of a step that was computed and not yet taken, with momentum in the optimiser")
+@exact("gradients of a step that was computed and not yet taken, with momentum in the optimiser")
 def model_in_the_middle_of_training() -> Made:
     model, x = two_layers(), torch.randn(6, D)
     step = torch.optim.Adam(model.parameters())
@@ -47,14 +47,14 @@ class Tally:
         self.kept.append(len(args[0]))
 
 
-@case(FAMILY, "exact", "hooks that count", each={"forward": (True,), "before": (False,)})
+@exact("hooks that count", each={"forward": True, "before": False})
 def hooks_that_count(after: bool) -> Made:
     model = two_layers()
     (model[0].register_forward_hook if after else model[0].register_forward_pre_hook)(Tally())
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "a hook that removes itself at its first call")
+@exact("a hook that removes itself at its first call")
 def hook_that_removes_itself() -> Made:
     model = two_layers()
 
@@ -65,7 +65,7 @@ def hook_that_removes_itself() -> Made:
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "a forward hook that adds a hook at its first call")
+@exact("a forward hook that adds a hook at its first call")
 def hook_that_adds_hooks() -> Made:
     model = two_layers()
     model[0].register_forward_hook(lambda m, a, o: m.__dict__.setdefault("seen", []).append(1))
@@ -77,9 +77,7 @@ def _on_output(calls: list[int], module: nn.Module, args: Any, out: Tensor) -> N
         out.register_hook(lambda g: calls.append(1))
 
 
-@case(
-    FAMILY, "exact", "hooks of the backward pass that count", each={"module": (0,), "parameter": (1,), "output": (2,)}
-)
+@exact("hooks of the backward pass that count", each={"module": 0, "parameter": 1, "output": 2})
 def backward_hooks_that_count(kind: int) -> Made:
     model = two_layers()
     calls: list[int] = []
@@ -93,7 +91,7 @@ def backward_hooks_that_count(kind: int) -> Made:
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "gradients accumulate into .grad through post-accumulate hooks only in training")
+@exact("gradients accumulate into .grad through post-accumulate hooks only in training")
 def post_accumulate_hooks() -> Made:
     model = two_layers()
     step = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -107,44 +105,41 @@ def post_accumulate_hooks() -> Made:
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "old-style norms keep the weight they computed as an attribute", each={"1": (1,), "2": (2,)})
+@exact("old-style norms keep the weight they computed as an attribute", each=(1, 2))
 def old_style_weight_norm(layers: int) -> Made:
     parts = [torch.nn.utils.weight_norm(nn.Linear(D, D)) for _ in range(layers)]
     return nn.Sequential(*parts, nn.Tanh(), head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "old-style spectral norm in eval mode")
+@exact("old-style spectral norm in eval mode")
 def old_style_spectral_norm() -> Made:
     return nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(D, D)), nn.Tanh(), head()), torch.randn(6, D)
 
 
-@case(FAMILY, "either", "spectral norm in training mode moves its vectors at every run, so outputs change", train=True)
+@either("spectral norm in training mode moves its vectors at every run, so outputs change", train=True)
 def spectral_norm_in_training() -> Made:
     return nn.Sequential(parametrizations.spectral_norm(nn.Linear(D, D)), nn.Tanh(), head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "lazy modules that were run once are ordinary ones")
+@exact("lazy modules that were run once are ordinary ones")
 def lazy_linear_materialised() -> Made:
     model = nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.LazyLinear(3))
     model(torch.randn(2, D))
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "refused", "lazy modules that were never run have no parameters yet, and must not get any")
+@refused("lazy modules that were never run have no parameters yet, and must not get any")
 def lazy_linear_not_materialised() -> Made:
     return nn.Sequential(nn.Linear(D, 5), nn.LazyLinear(3)), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "the ordinary copy of the next case")
+@exact("the ordinary copy of the next case")
 def ordinary_parameters() -> Made:
     return two_layers(), torch.randn(6, D)
 
 
-@case(
-    FAMILY,
-    "either",
-    "parameters made in inference mode cannot be differentiated as they are",
-    twin=CASES["ordinary_parameters"].make,
+@either(
+    "parameters made in inference mode cannot be differentiated as they are", twin=CASES["ordinary_parameters"].make
 )
 def inference_parameters() -> Made:
     model, x = two_layers(), torch.randn(6, D)
@@ -155,9 +150,7 @@ def inference_parameters() -> Made:
     return model, x
 
 
-@case(
-    FAMILY, "exact", "parameters that are not contiguous", each={"linear": (0,), "channels last": (1,), "strided": (2,)}
-)
+@exact("parameters that are not contiguous", each={"linear": 0, "channels last": 1, "strided": 2})
 def non_contiguous_parameters(kind: int) -> Made:
     if kind == 1:
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
@@ -170,7 +163,7 @@ def non_contiguous_parameters(kind: int) -> Made:
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "two parameters that are views of one storage (flattened weights)")
+@exact("two parameters that are views of one storage (flattened weights)")
 def parameters_sharing_one_storage() -> Made:
     flat = torch.randn(5 * D + 5)
     model = two_layers()
@@ -178,14 +171,14 @@ def parameters_sharing_one_storage() -> Made:
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "either", "overlapping parameters: writing one writes the other, gradients are apart")
+@either("overlapping parameters: writing one writes the other, gradients are apart")
 def overlapping_parameters() -> Made:
     flat = torch.randn(D + 2)
     a, b = nn.Parameter(flat[:D]), nn.Parameter(flat[2:])
     return Net(lambda m, x: m.head((x * m.a).tanh() * m.b), a=a, b=b, head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "frozen parts, an unused part, a parameter that is None and a buffer that is None")
+@exact("frozen parts, an unused part, a parameter that is None and a buffer that is None")
 def frozen_unused_and_missing() -> Made:
     model = Net(lambda m, x: m.head(m.a(x).tanh()), a=nn.Linear(D, D, bias=False), idle=nn.Linear(2, 2), head=head())
     model.register_parameter("none", None)
@@ -194,19 +187,14 @@ def frozen_unused_and_missing() -> Made:
     return model, torch.randn(6, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "an attribute named like functional machinery: training, device, dtype",
-    each={"a": ("dtype",), "b": ("params",)},
-)
+@exact("an attribute named like functional machinery: training, device, dtype", each={"a": "dtype", "b": "params"})
 def awkward_attribute_names(name: str) -> Made:
     model = Net(lambda m, x: m.head(m.a(x).tanh()), a=nn.Linear(D, D), head=head())
     setattr(model, name, "mine")
     return model, torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "slots and properties: a module whose parameter is reached through a property")
+@exact("slots and properties: a module whose parameter is reached through a property")
 def parameter_behind_a_property() -> Made:
     class Guarded(nn.Module):
         def __init__(self) -> None:

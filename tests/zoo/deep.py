@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, Smallest, case, free
+from zoo.case import Made, Net, Smallest, family, free, named
 
 FAMILY = "deep"
+exact, refused, either = family(FAMILY)
 D = 4
 
 
@@ -55,39 +56,34 @@ def _hidden_far(m: Any, x: Tensor) -> Tensor:
     return m.head((h + 0.3 * (other - other.detach())).tanh())
 
 
-HIDDEN = {
-    f.__name__.strip("_"): (f,) for f in (_hidden_pair, _hidden_all, _hidden_neighbour, _hidden_in_head, _hidden_far)
-}
+HIDDEN = named(_hidden_pair, _hidden_all, _hidden_neighbour, _hidden_in_head, _hidden_far)
 
 
-@case(FAMILY, "either", "gradients cross samples, outputs do not show it", each=HIDDEN)
+@either("gradients cross samples, outputs do not show it", each=HIDDEN)
 def gradients_cross_samples(run: Callable[..., Any]) -> Made:
     return net(run), special(9, 4, 7)
 
 
-@case(FAMILY, "either", "one pair among many samples", each=HIDDEN)
+@either("one pair among many samples", each=HIDDEN)
+@either(
+    "the same for the sum of the outputs, many samples",
+    each=HIDDEN,
+    kernel="pntk",
+    name="gradients_cross_pntk_among_many",
+)
 def gradients_cross_in_one_pair(run: Callable[..., Any]) -> Made:
     return net(run), special(60, 31, 47)
 
 
-@case(FAMILY, "either", "one pair among many samples, in small blocks", each=HIDDEN, options={"memory": Smallest(1.02)})
+@either("one pair among many samples, in small blocks", each=HIDDEN, options={"memory": Smallest(1.02)})
 def gradients_cross_in_small_blocks(run: Callable[..., Any]) -> Made:
     return net(run), special(60, 31, 32)
 
 
-@case(FAMILY, "either", "the same for all pairs of outputs", each=HIDDEN, kernel="entk")
+@either("the same for all pairs of outputs", each=HIDDEN, kernel="entk")
+@either("the same for the sum of the outputs", each=HIDDEN, kernel="pntk", name="gradients_cross_pntk")
 def gradients_cross_entk(run: Callable[..., Any]) -> Made:
     return net(run), special(20, 11, 17)
-
-
-@case(FAMILY, "either", "the same for the sum of the outputs", each=HIDDEN, kernel="pntk")
-def gradients_cross_pntk(run: Callable[..., Any]) -> Made:
-    return net(run), special(20, 11, 17)
-
-
-@case(FAMILY, "either", "the same for the sum of the outputs, many samples", each=HIDDEN, kernel="pntk")
-def gradients_cross_pntk_among_many(run: Callable[..., Any]) -> Made:
-    return net(run), special(60, 31, 47)
 
 
 PAIRS = {
@@ -96,20 +92,15 @@ PAIRS = {
 }
 
 
-@case(FAMILY, "either", "one pair of one output, wherever it sits", each=PAIRS, options={"outputs": [1]})
-def gradients_cross_one_output(n: int, i: int, j: int) -> Made:
-    return net(_hidden_pair), special(n, i, j)
-
-
-@case(
-    FAMILY,
-    "either",
+@either("one pair of one output, wherever it sits", each=PAIRS, options={"outputs": [1]})
+@either(
     "one pair, wherever it sits, in small blocks",
     each=PAIRS,
     kernel="pntk",
     options={"memory": Smallest()},
+    name="gradients_cross_wherever",
 )
-def gradients_cross_wherever(n: int, i: int, j: int) -> Made:
+def gradients_cross_one_output(n: int, i: int, j: int) -> Made:
     return net(_hidden_pair), special(n, i, j)
 
 
@@ -136,10 +127,10 @@ def _large_batches(m: Any, x: Tensor) -> Tensor:
     return m.head((h + (0.05 * h.mean(0) if len(x) > 8 else 0)).tanh())
 
 
-MIXED = {f.__name__.strip("_"): (f,) for f in (_mixed_pair, _equal_merge, _last_leaks, _large_batches)}
+MIXED = named(_mixed_pair, _equal_merge, _last_leaks, _large_batches)
 
 
-@case(FAMILY, "refused", "two of many samples mix", each=MIXED)
+@refused("two of many samples mix", each=MIXED)
 def outputs_mix_in_one_pair(run: Callable[..., Any]) -> Made:
     x = special(60, 31, 47)
     x[20] = x[50] + 0.01
@@ -151,26 +142,25 @@ def _norm(m: Any, x: Tensor) -> Tensor:
     return m.head(m.c(x).norm(dim=1, keepdim=True) * m.a(x).tanh())
 
 
-def _root(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh() * (m.c(x).square().sum(1, keepdim=True)).sqrt())
-
-
 def _where(m: Any, x: Tensor) -> Tensor:
     z = m.c(x)
     return m.head(m.a(x).tanh() + torch.where(z == 0, torch.zeros_like(z), z.abs().sqrt()))
 
 
-UNDEFINED = {f.__name__.strip("_"): (f,) for f in (_root, _where)}
+UNDEFINED = {
+    "root": lambda m, x: m.head(m.a(x).tanh() * (m.c(x).square().sum(1, keepdim=True)).sqrt()),
+    "where": _where,
+}
 
 
-@case(FAMILY, "refused", "one sample whose gradient is not a number", each=UNDEFINED)
+@refused("one sample whose gradient is not a number", each=UNDEFINED)
 def undefined_gradient(run: Callable[..., Any]) -> Made:
     x = torch.randn(9, D)
     x[6] = 0
     return net(run, c=nn.Linear(D, D, bias=False)), x
 
 
-@case(FAMILY, "exact", "a norm at zero has the gradient zero by convention")
+@exact("a norm at zero has the gradient zero by convention")
 def norm_at_zero() -> Made:
     x = torch.randn(9, D)
     x[6] = 0
@@ -181,7 +171,7 @@ def _kinks(m: Any, x: Tensor) -> Tensor:
     return m.head(m.a(x).relu() + m.b(x).abs() + x.clamp(-1, 1) + m.a(x).max(1, keepdim=True).values)
 
 
-@case(FAMILY, "exact", "samples that sit on kinks", each={"zeros": (0.0,), "ones": (1.0,)})
+@exact("samples that sit on kinks", each={"zeros": 0.0, "ones": 1.0})
 def on_a_kink(value: float) -> Made:
     model = net(_kinks)
     nn.init.zeros_(model.a.bias)
@@ -191,14 +181,14 @@ def on_a_kink(value: float) -> Made:
     return model, x
 
 
-@case(FAMILY, "exact", "scales that differ by many orders between samples", each={"1e-6": (1e-6,), "1e5": (1e5,)})
+@exact("scales that differ by many orders between samples", each={"1e-6": 1e-6, "1e5": 1e5})
 def scales_apart(scale: float) -> Made:
     x = torch.randn(9, D)
     x[4] *= scale
     return nn.Sequential(nn.Linear(D, D, bias=False), nn.ReLU(), nn.Linear(D, 3, bias=False)), x
 
 
-@case(FAMILY, "exact", "scales that differ between parameters", each={"1e6": (1e6,), "1e-6": (1e-6,)})
+@exact("scales that differ between parameters", each={"1e6": 1e6, "1e-6": 1e-6})
 def parameters_apart(scale: float) -> Made:
     return net(lambda m, x: m.head((m.a(x) * m.s).tanh() + m.b(x) * scale), s=free(D, scale=0.1)), torch.randn(9, D)
 
@@ -216,24 +206,20 @@ class Quiet(torch.autograd.Function):
         return g * (1 + 1e-4)
 
 
-def _slightly_off(m: Any, x: Tensor) -> Tensor:
-    return 100 * m.head(m.a(x).tanh()) + (x @ Quiet.apply(m.w))
-
-
-def _tiny_alias(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()) + 1e-3 * (x @ m.__dict__["held"][0])
-
-
 def _tiny_slot(m: Any, x: Tensor) -> Tensor:
     h = m.a(x)
     h[:, 0] = 0.01 * m.w[0, 0]
     return m.head(h.tanh())
 
 
-SMALL = {f.__name__.strip("_"): (f,) for f in (_slightly_off, _tiny_alias, _tiny_slot)}
+SMALL = {
+    "slightly_off": lambda m, x: 100 * m.head(m.a(x).tanh()) + (x @ Quiet.apply(m.w)),
+    "tiny_alias": lambda m, x: m.head(m.a(x).tanh()) + 1e-3 * (x @ m.__dict__["held"][0]),
+    "tiny_slot": _tiny_slot,
+}
 
 
-@case(FAMILY, "exact", "a small share of the kernel on an unseen method", each=SMALL)
+@exact("a small share of the kernel on an unseen method", each=SMALL)
 def small_unseen_share(run: Callable[..., Any]) -> Made:
     model = net(run, w=free(D, 3))
     model.__dict__["held"] = [model.w]
@@ -251,34 +237,21 @@ def _requires_grad(m: Any, x: Tensor) -> Tensor:
     return m.head(h if h.requires_grad else 0 * h)
 
 
-def _identity_of_weight(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh() if isinstance(m.a.weight, nn.Parameter) else x)
-
-
-def _is_leaf(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh() * (1.0 if m.a.weight.is_leaf else 2.0))
-
-
-def _same_object(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh() if m.__dict__["mine"] == id(m.a.weight) else x)
-
-
-def _in_state_dict(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()) * len(list(m.parameters()))
-
-
 def _function_mode(m: Any, x: Tensor) -> Tensor:
     watched = torch._C._len_torch_function_stack()
     return m.head(m.a(x).tanh() if watched == 0 else m.b(x))
 
 
 DECIDES = {
-    f.__name__.strip("_"): (f,)
-    for f in (_grad_mode, _requires_grad, _identity_of_weight, _is_leaf, _same_object, _in_state_dict, _function_mode)
+    **named(_grad_mode, _requires_grad, _function_mode),
+    "identity_of_weight": lambda m, x: m.head(m.a(x).tanh() if isinstance(m.a.weight, nn.Parameter) else x),
+    "is_leaf": lambda m, x: m.head(m.a(x).tanh() * (1.0 if m.a.weight.is_leaf else 2.0)),
+    "same_object": lambda m, x: m.head(m.a(x).tanh() if m.__dict__["mine"] == id(m.a.weight) else x),
+    "in_state_dict": lambda m, x: m.head(m.a(x).tanh()) * len(list(m.parameters())),
 }
 
 
-@case(FAMILY, "either", "the model asks how it is being run", each=DECIDES)
+@either("the model asks how it is being run", each=DECIDES)
 def model_that_looks_around(run: Callable[..., Any]) -> Made:
     model = net(run)
     model.__dict__["mine"] = id(model.a.weight)

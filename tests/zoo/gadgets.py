@@ -12,303 +12,180 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from zoo.case import Made, case, free, ids
+from zoo.case import Made, Net, family, free, ids
 
 FAMILY = "combinations"
+exact, refused, either = family(FAMILY)
 D, T = 4, 3
-Gadget = type[nn.Module]
-GADGETS: list[Gadget] = []
-STEADY: list[Gadget] = []  # nothing but ordinary use of parameters: exact is what a user demands
+Gadget = Callable[[], nn.Module]
 
 
-def gadget(kind: Gadget) -> Gadget:
-    GADGETS.append(kind)
-    STEADY.append(kind)
-    return kind
+def net(run: Callable[..., Tensor], **parts: Callable[[], Any]) -> Gadget:
+    """A network of freshly made parts."""
+    return lambda: Net(run, **{name: part() for name, part in parts.items()})
 
 
-def awkward(kind: Gadget) -> Gadget:
-    GADGETS.append(kind)
-    return kind
+def affine(run: Callable[..., Tensor]) -> Gadget:
+    """`run(f, x)` with f an affine map and tanh."""
+    return net(lambda m, x: run(lambda h: m.a(h).tanh(), x), a=lambda: nn.Linear(D, D))
 
 
-@gadget
-class Affine(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(D, D)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).tanh()
+def one_of(*gadgets: Gadget) -> Callable[[], nn.Module]:
+    return lambda: random.choice(gadgets)()
 
 
-@gadget
-class TimeFirst(Affine):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.transpose(0, 1)).transpose(0, 1)
+def _sorted(f: Any, x: Tensor) -> Tensor:
+    order = x.detach()[:, 0, 0].argsort()
+    return f(x[order])[order.argsort()]
 
 
-@gadget
-class Folded(Affine):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.transpose(0, 1).reshape(-1, D)).view(T, len(x), D).transpose(0, 1)
+def _slot(m: Any, x: Tensor) -> Tensor:
+    x = x.clone()
+    x[:, 0] = m.token
+    return x
 
 
-@gadget
-class Sorted(Affine):
-    def forward(self, x: Tensor) -> Tensor:
-        order = x.detach()[:, 0, 0].argsort()
-        return super().forward(x[order])[order.argsort()]
+def _masked_slot(m: Any, x: Tensor) -> Tensor:
+    x = x.clone()
+    x[x.detach()[..., 1] > 0.3] = m.token
+    return x
 
 
-@gadget
-class Convolved(nn.Conv1d):
-    def __init__(self) -> None:
-        super().__init__(D, D, 3, padding=1, groups=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + super().forward(x.transpose(1, 2)).transpose(1, 2).relu()
+def _attended(m: Any, x: Tensor) -> Tensor:
+    h = m.norm(x)
+    return x + m.attend(h, h, h, need_weights=False)[0]
 
 
-@gadget
-class Slot(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.token = free(D)
+class Round(torch.autograd.Function):
+    """Straight through."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.clone()
-        x[:, 0] = self.token
-        return x
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        return (8 * w).round() / 8
 
-
-@gadget
-class MaskedSlot(Slot):
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.clone()
-        x[x.detach()[..., 1] > 0.3] = self.token
-        return x
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g
 
 
-@gadget
-class Attended(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.attend = nn.LayerNorm(D), nn.MultiheadAttention(D, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(x)
-        return x + self.attend(h, h, h, need_weights=False)[0]
-
-
-@gadget
-class Encoded(nn.TransformerEncoderLayer):
-    def __init__(self) -> None:
-        super().__init__(D, 2, 6, batch_first=True)
-
-
-@gadget
-class Recurrent(nn.GRU):
-    def __init__(self) -> None:
-        super().__init__(D, D, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x)[0]
-
-
-@gadget
-class Recomputed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = random.choice([Affine, Slot, Sorted, Convolved])()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.inner, x, use_reentrant=False)
-
-
-@gadget
-class Normed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = parametrizations.weight_norm(nn.Linear(D, D))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x).tanh()
-
-
-@gadget
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        layer = random.choice([Affine, Folded, Convolved])()
-        self.parts = nn.Sequential(layer, nn.Tanh(), layer)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.parts(x)
-
-
-@gadget
-class TiedTransposed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = free(D, D, scale=0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.w).tanh() @ self.w.t()
-
-
-@gadget
-class Rounded(nn.Module):
-    """Straight through, by an autograd function."""
-
-    class Apply(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, w: Tensor) -> Tensor:
-            return (8 * w).round() / 8
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:
-            return g
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = free(D, D, scale=0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.Apply.apply(self.w)).tanh()
-
-
-@gadget
-class Routed(nn.Module):
+def _routed(m: Any, x: Tensor) -> Tensor:
     """Experts by sample; one that few samples take."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(D, D) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        chosen = (x.detach().mean((1, 2)) > 0.2).long() + (x.detach().mean((1, 2)) > 0.5).long()
-        out = torch.zeros_like(x)
-        for k, expert in enumerate(self.experts):
-            if bool((chosen == k).any()):
-                out[chosen == k] = expert(x[chosen == k]).tanh()
-        return out
+    chosen = (x.detach().mean((1, 2)) > 0.2).long() + (x.detach().mean((1, 2)) > 0.5).long()
+    out = torch.zeros_like(x)
+    for k, expert in enumerate(m.experts):
+        if bool((chosen == k).any()):
+            out[chosen == k] = expert(x[chosen == k]).tanh()
+    return out
 
 
-@gadget
-class Unpadded(Affine):
-    def forward(self, x: Tensor) -> Tensor:
-        mask = x.detach().sum(-1) > -0.5
-        out = torch.zeros_like(x)
-        out[mask] = super().forward(x[mask])
-        return x + out
+def _unpadded(f: Any, x: Tensor) -> Tensor:
+    mask = x.detach().sum(-1) > -0.5
+    out = torch.zeros_like(x)
+    out[mask] = f(x[mask])
+    return x + out
 
 
-@gadget
-class Siamese(Affine):
-    def forward(self, x: Tensor) -> Tensor:
-        left, right = super().forward(torch.cat([x, x.flip(1)])).chunk(2)
-        return left * right + x
+def _siamese(f: Any, x: Tensor) -> Tensor:
+    left, right = f(torch.cat([x, x.flip(1)])).chunk(2)
+    return left * right + x
 
 
-@gadget
-class Looped(Affine):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([super(Looped, self).forward(row) for row in x])
-
-
-@gadget
-class Relative(nn.Module):
+def _relative(m: Any, x: Tensor) -> Tensor:
     """A table of relative positions, looked up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = free(2 * T - 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        place = torch.arange(T)
-        return (x @ x.transpose(1, 2) / 4 + self.table[place[:, None] - place + T - 1]).softmax(-1) @ x
+    place = torch.arange(T)
+    return (x @ x.transpose(1, 2) / 4 + m.table[place[:, None] - place + T - 1]).softmax(-1) @ x
 
 
-@gadget
-class Counting(Affine):
+def _counting(m: Any, x: Tensor) -> Tensor:
     """Moves attributes and a buffer that the outputs do not use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls, self.seen = 0, []  # type: ignore[var-annotated]
-        self.register_buffer("average", torch.zeros(D))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        self.seen.append(x.shape)
-        self.average.lerp_(x.detach().mean((0, 1)), 0.1)
-        return super().forward(x)
+    m.calls += 1
+    m.seen.append(x.shape)
+    m.average.lerp_(x.detach().mean((0, 1)), 0.1)
+    return m.a(x).tanh()
 
 
-@awkward
-class Aliased(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = free(D, D, scale=0.5)
-        self.held = [self.w]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.held[0]).tanh()
+def _clamped(m: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        m.w.clamp_(-0.6, 0.6)
+    return (x @ m.w).tanh()
 
 
-@awkward
-class HookedGradient(Affine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight.register_hook(lambda g: 0.5 * g)
+def weight() -> nn.Parameter:
+    return free(D, D, scale=0.5)
 
 
-@awkward
-class Scripted(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.jit.trace(nn.Sequential(nn.Linear(D, D), nn.Tanh()), torch.randn(2, T, D))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)
+def layer() -> nn.Linear:
+    return nn.Linear(D, D)
 
 
-@awkward
-class Clamped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = free(D, D)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.w.clamp_(-0.6, 0.6)
-        return (x @ self.w).tanh()
+def aliased() -> nn.Module:
+    model = Net(lambda m, x: (x @ m.held[0]).tanh(), w=weight())
+    model.held = [model.w]  # type: ignore[assignment]
+    return model
 
 
-@awkward
-class Mapped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(D, D)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.vmap(lambda row: self.inner(row).tanh())(x)
+def hooked() -> nn.Module:
+    model = AFFINE()
+    model.a.weight.register_hook(lambda g: 0.5 * g)  # type: ignore[union-attr, operator]
+    return model
 
 
-def spoiled(kind: str) -> nn.Module:
-    """A gadget that mixes samples, or draws at random: with it no kernel exists."""
+def counting() -> nn.Module:
+    return Net(_counting, a=layer(), calls=0, seen=[], average=torch.zeros(D))
 
-    class Spoiled(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            if kind == "mean":
-                return x + 0.2 * x.mean(0)
-            if kind == "late":
-                return x + (0.2 * x.mean(0) if len(x) > 3 else 0)
-            if kind == "noise":
-                return x + 0.05 * torch.randn_like(x)
-            return x / x.abs().amax((0, 2), keepdim=True)
 
-    return Spoiled()
+def twice() -> nn.Module:
+    part = one_of(AFFINE, FOLDED, CONVOLVED)()
+    return nn.Sequential(part, nn.Tanh(), part)
+
+
+AFFINE = affine(lambda f, x: f(x))
+FOLDED = affine(lambda f, x: f(x.transpose(0, 1).reshape(-1, D)).view(T, len(x), D).transpose(0, 1))
+SORTED = affine(_sorted)
+SLOT = net(_slot, token=lambda: free(D))
+CONVOLVED = net(
+    lambda m, x: x + m.conv(x.transpose(1, 2)).transpose(1, 2).relu(),
+    conv=lambda: nn.Conv1d(D, D, 3, padding=1, groups=2),
+)
+STEADY: list[Gadget] = [  # nothing but ordinary use of parameters: exact is what a user demands
+    AFFINE,
+    affine(lambda f, x: f(x.transpose(0, 1)).transpose(0, 1)),
+    FOLDED,
+    SORTED,
+    CONVOLVED,
+    SLOT,
+    net(_masked_slot, token=lambda: free(D)),
+    net(_attended, norm=lambda: nn.LayerNorm(D), attend=lambda: nn.MultiheadAttention(D, 2, batch_first=True)),
+    lambda: nn.TransformerEncoderLayer(D, 2, 6, batch_first=True),
+    net(lambda m, x: m.cell(x)[0], cell=lambda: nn.GRU(D, D, batch_first=True)),
+    net(lambda m, x: checkpoint(m.inner, x, use_reentrant=False), inner=one_of(AFFINE, SLOT, SORTED, CONVOLVED)),
+    net(lambda m, x: m.inner(x).tanh(), inner=lambda: parametrizations.weight_norm(nn.Linear(D, D))),
+    twice,
+    net(lambda m, x: (x @ m.w).tanh() @ m.w.t(), w=weight),  # tied through a transpose
+    net(lambda m, x: F.linear(x, Round.apply(m.w)).tanh(), w=weight),
+    net(_routed, experts=lambda: nn.ModuleList(layer() for _ in range(3))),
+    affine(_unpadded),
+    affine(_siamese),
+    affine(lambda f, x: torch.stack([f(row) for row in x])),
+    net(_relative, table=lambda: free(2 * T - 1)),
+    counting,
+]
+GADGETS: list[Gadget] = [
+    *STEADY,
+    aliased,
+    hooked,
+    net(
+        lambda m, x: m.inner(x), inner=lambda: torch.jit.trace(nn.Sequential(layer(), nn.Tanh()), torch.randn(2, T, D))
+    ),
+    net(_clamped, w=lambda: free(D, D)),
+    net(lambda m, x: torch.vmap(lambda row: m.inner(row).tanh())(x), inner=layer),
+]
+SPOILT: dict[str, Callable[..., Tensor]] = {  # mixes samples, or draws at random: with it no kernel exists
+    "mean": lambda m, x: x + 0.2 * x.mean(0),
+    "late": lambda m, x: x + (0.2 * x.mean(0) if len(x) > 3 else 0),
+    "noise": lambda m, x: x + 0.05 * torch.randn_like(x),
+    "max": lambda m, x: x / x.abs().amax((0, 2), keepdim=True),
+}
 
 
 class Stack(nn.Module):
@@ -335,42 +212,26 @@ def drawn(seed: int, pool: list[Gadget], spoil: str = "") -> Made:
     if draw.random() < 0.3:
         parts.append(parts[0])  # one module under two names
     if spoil:
-        parts.insert(draw.randint(0, len(parts)), spoiled(spoil))
+        parts.insert(draw.randint(0, len(parts)), Net(SPOILT[spoil]))
     words = draw.random() < 0.3
     n = draw.randint(4, 12)
     return Stack(parts, words), ids(n, T) if words else torch.randn(n, T, D)
 
 
-def seeds(first: int, count: int) -> dict[str, tuple[int]]:
-    return {str(seed): (seed,) for seed in range(first, first + count)}
-
-
-@case(
-    FAMILY,
-    "exact",
-    "ordinary uses of parameters, several in one network",
-    each=seeds(30, 50),
-    quick=("30", "31"),
-)
+@exact("ordinary uses of parameters, several in one network", each=range(30, 80), quick=("30", "31"))
+@exact("all pairs of outputs", each=range(1000, 1012), kernel="entk", name="steady_combination_entk")
 def steady_combination(seed: int) -> Made:
     return drawn(seed, STEADY)
 
 
-@case(FAMILY, "either", "awkward uses of parameters among ordinary ones", each=seeds(500, 40))
+@either("awkward uses of parameters among ordinary ones", each=range(500, 540))
 def awkward_combination(seed: int) -> Made:
     return drawn(seed, GADGETS)
 
 
-@case(FAMILY, "exact", "all pairs of outputs", each=seeds(1000, 12), kernel="entk")
-def steady_combination_entk(seed: int) -> Made:
-    return drawn(seed, STEADY)
+SPOILS = {f"{kind} {seed}": (kind, seed) for kind in SPOILT for seed in range(4)}
 
 
-SPOILS: dict[str, tuple[Callable[..., Any] | int | str, ...]] = {
-    f"{kind} {seed}": (kind, seed) for kind in ("mean", "late", "noise", "max") for seed in range(4)
-}
-
-
-@case(FAMILY, "refused", "one part mixes samples or draws at random", each=SPOILS)
+@refused("one part mixes samples or draws at random", each=SPOILS)
 def spoiled_combination(kind: str, seed: int) -> Made:
     return drawn(2000 + seed, STEADY, kind)

@@ -21,9 +21,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from zoo.case import Made, Net, Sample, case, ids
+from zoo.case import Made, Net, Sample, family, ids
 
 FAMILY = "inputs"
+exact, refused, either = family(FAMILY)
 D, N = 4, 7
 
 
@@ -54,34 +55,28 @@ def keyed(key: str, required: bool) -> nn.Module:
     return model
 
 
-@case(
-    FAMILY,
-    "either",
-    "forward requires an argument with the name of a label",
-    each={k: (k,) for k in LABELS},
-    quick=("y",),
-)
+@either("forward requires an argument with the name of a label", each=LABELS, quick=("y",))
 def required_argument_named_like_a_label(key: str) -> Made:
     return keyed(key, True), {"x": torch.randn(N, D), key: torch.randn(N, D)}
 
 
-@case(FAMILY, "either", "forward can take an argument with the name of a label", each={k: (k,) for k in LABELS})
+@either("forward can take an argument with the name of a label", each=LABELS)
 def optional_argument_named_like_a_label(key: str) -> Made:
     return keyed(key, False), {"x": torch.randn(N, D), key: torch.randn(N, D)}
 
 
-@case(FAMILY, "exact", "keywords in another order than the arguments")
+@exact("keywords in another order than the arguments")
 def keywords_in_another_order() -> Made:
     return keyed("context", True), {"context": torch.randn(N, D), "x": torch.randn(N, D)}
 
 
-@case(FAMILY, "exact", "several positional inputs")
+@exact("several positional inputs")
 def tuple_of_inputs() -> Made:
     run = lambda m, x, z: m.head(m.a(x).tanh() * z)  # noqa: E731
     return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3)), (torch.randn(N, D), torch.randn(N, D))
 
 
-@case(FAMILY, "refused", "positional inputs of different lengths")
+@refused("positional inputs of different lengths")
 def tuple_of_different_lengths() -> Made:
     run = lambda m, x, z: m.head(m.a(x).tanh() * z)  # noqa: E731
     model = Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3))
@@ -130,51 +125,37 @@ def plain_set() -> TensorDataset:
     return TensorDataset(torch.randn(N, D), torch.zeros(N, dtype=torch.long))
 
 
-RANDOM_LOADERS: dict[str, tuple[Any, ...]] = {
-    "shuffle": (lambda d: DataLoader(d, 3, shuffle=True),),
-    "random sampler": (lambda d: DataLoader(d, 3, sampler=RandomSampler(d)),),
-    "subset": (lambda d: DataLoader(d, 3, sampler=SubsetRandomSampler(range(N))),),
-    "weighted": (lambda d: DataLoader(d, 3, sampler=WeightedRandomSampler([1.0] * N, N)),),
-    "batches at random": (lambda d: DataLoader(d, batch_sampler=BatchSampler(RandomSampler(d), 3, False)),),
-    "batches of a subset": (
-        lambda d: DataLoader(d, batch_sampler=BatchSampler(SubsetRandomSampler(range(N)), 3, False)),
-    ),
-    "drop last": (lambda d: DataLoader(d, 3, shuffle=True, drop_last=True),),
+RANDOM_LOADERS = {
+    "shuffle": lambda d: DataLoader(d, 3, shuffle=True),
+    "random sampler": lambda d: DataLoader(d, 3, sampler=RandomSampler(d)),
+    "subset": lambda d: DataLoader(d, 3, sampler=SubsetRandomSampler(range(N))),
+    "weighted": lambda d: DataLoader(d, 3, sampler=WeightedRandomSampler([1.0] * N, N)),
+    "batches at random": lambda d: DataLoader(d, batch_sampler=BatchSampler(RandomSampler(d), 3, False)),
+    "batches of a subset": lambda d: DataLoader(d, batch_sampler=BatchSampler(SubsetRandomSampler(range(N)), 3, False)),
+    "drop last": lambda d: DataLoader(d, 3, shuffle=True, drop_last=True),
+}
+STEADY_LOADERS = {
+    "plain": lambda d: DataLoader(d, 3),
+    "sequential": lambda d: DataLoader(d, 2, sampler=SequentialSampler(d)),
+    "batches": lambda d: DataLoader(d, batch_sampler=BatchSampler(SequentialSampler(d), 3, False)),
+    "one by one": lambda d: DataLoader(d, 1),
 }
 
 
-@case(FAMILY, "refused", "a loader in random order gives rows no fixed meaning", each=RANDOM_LOADERS)
+@exact("a loader in order", each=STEADY_LOADERS, samples=lambda x: singly(x.dataset.tensors[0]), name="steady_loader")
+@refused("a loader in random order gives rows no fixed meaning", each=RANDOM_LOADERS)
 def random_loader(load: Callable[..., Any]) -> Made:
     return mlp(), load(plain_set())
 
 
-def loaded(x: Any) -> list[Sample]:
-    return singly(x.dataset.tensors[0])
-
-
-STEADY_LOADERS: dict[str, tuple[Any, ...]] = {
-    "plain": (lambda d: DataLoader(d, 3),),
-    "sequential": (lambda d: DataLoader(d, 2, sampler=SequentialSampler(d)),),
-    "batches": (lambda d: DataLoader(d, batch_sampler=BatchSampler(SequentialSampler(d), 3, False)),),
-    "one by one": (lambda d: DataLoader(d, 1),),
-}
-
-
-@case(FAMILY, "exact", "a loader in order", each=STEADY_LOADERS, samples=loaded)
-def steady_loader(load: Callable[..., Any]) -> Made:
-    return mlp(), load(plain_set())
-
-
-@case(FAMILY, "exact", "a data set with labels", samples=lambda d: singly(d.tensors[0]))
+@exact("a data set with labels", samples=lambda d: singly(d.tensors[0]))
 def data_set() -> Made:
     return mlp(), plain_set()
 
 
-@case(
-    FAMILY,
-    "either",
+@either(
     "a data set that adds noise at every access",
-    each={k: (k,) for k in ("torch", "numpy", "python")},
+    each=("torch", "numpy", "python"),
     samples=lambda d: singly(d.x),
     tolerance=1e-8,
 )
@@ -182,17 +163,17 @@ def augmented_data_set(how: str) -> Made:
     return mlp(), Augmented(how)
 
 
-@case(FAMILY, "either", "a stream of samples", samples=lambda d: singly(d.x))
+@either("a stream of samples", samples=lambda d: singly(d.x))
 def iterable_data_set() -> Made:
     return mlp(), Stream()
 
 
-@case(FAMILY, "either", "a loader of a stream", samples=lambda d: singly(d.dataset.x))
+@either("a loader of a stream", samples=lambda d: singly(d.dataset.x))
 def loader_of_a_stream() -> Made:
     return mlp(), DataLoader(Stream(), 3)
 
 
-@case(FAMILY, "refused", "nothing to compute", each={"tensor": (0,), "data set": (1,), "loader": (2,)})
+@refused("nothing to compute", each={"tensor": 0, "data set": 1, "loader": 2})
 def no_samples(kind: int) -> Made:
     return mlp(), (torch.randn(0, D), Empty(), DataLoader(plain_set(), 20, drop_last=True))[kind]
 
@@ -212,12 +193,12 @@ ODD: dict[str, tuple[Any, ...]] = {
 }
 
 
-@case(FAMILY, "refused", "what is no input", each={k: v for k, v in ODD.items() if k != "numpy"})
+@refused("what is no input", each={k: v for k, v in ODD.items() if k != "numpy"})
 def not_inputs(x: Any) -> Made:
     return mlp(), x
 
 
-@case(FAMILY, "either", "numpy arrays are inputs or are refused by name", samples=lambda x: singly(torch.from_numpy(x)))
+@either("numpy arrays are inputs or are refused by name", samples=lambda x: singly(torch.from_numpy(x)))
 def numpy_inputs() -> Made:
     return mlp(), np.random.default_rng(0).standard_normal((N, D))
 
@@ -230,18 +211,18 @@ def _inference(x: Tensor) -> Tensor:
 
 STATES: dict[str, tuple[Any, ...]] = {
     "inference": (_inference,),
-    "requires grad": (lambda x: x.requires_grad_(),),
-    "non-leaf": (lambda x: x.requires_grad_() * 2,),
-    "transposed": (lambda x: torch.randn(D, N).t(),),
-    "strided": (lambda x: torch.randn(2 * N, 2 * D)[::2, ::2],),
-    "expanded": (lambda x: x[:1].expand(N, D),),
-    "expanded columns": (lambda x: x[:, :1].expand(N, D),),
-    "reversed": (lambda x: x.flip(0),),
-    "parameter": (lambda x: nn.Parameter(x),),
-    "one sample": (lambda x: x[:1],),
-    "two samples": (lambda x: x[:2],),
-    "equal samples": (lambda x: x[:1].repeat(N, 1),),
-    "huge": (lambda x: x * 1e6,),
+    "requires grad": lambda x: x.requires_grad_(),
+    "non-leaf": lambda x: x.requires_grad_() * 2,
+    "transposed": lambda x: torch.randn(D, N).t(),
+    "strided": lambda x: torch.randn(2 * N, 2 * D)[::2, ::2],
+    "expanded": lambda x: x[:1].expand(N, D),
+    "expanded columns": lambda x: x[:, :1].expand(N, D),
+    "reversed": lambda x: x.flip(0),
+    "parameter": lambda x: nn.Parameter(x),
+    "one sample": lambda x: x[:1],
+    "two samples": lambda x: x[:2],
+    "equal samples": lambda x: x[:1].repeat(N, 1),
+    "huge": lambda x: x * 1e6,
 }
 
 
@@ -249,33 +230,31 @@ def detached(x: Tensor) -> list[Sample]:
     return singly(x.detach().clone())
 
 
-@case(FAMILY, "exact", "tensors in odd states", each=STATES, samples=detached)
+@exact("tensors in odd states", each=STATES, samples=detached)
 def input_states(change: Callable[[Tensor], Tensor]) -> Made:
     return mlp(), change(torch.randn(N, D))
 
 
-@case(
-    FAMILY,
-    "either",
+@either(
     "inputs of another number kind than the model",
-    each={"float32": (torch.float32,), "half": (torch.float16,), "int": (torch.int64,), "bool": (torch.bool,)},
+    each={"float32": torch.float32, "half": torch.float16, "int": torch.int64, "bool": torch.bool},
     samples=lambda x: singly(x.double()),
 )
 def inputs_of_another_kind(kind: torch.dtype) -> Made:
     return mlp(), (torch.randn(N, D) * 3).to(kind)
 
 
-@case(FAMILY, "refused", "real numbers where word ids are needed")
+@refused("real numbers where word ids are needed")
 def floats_for_words() -> Made:
     return nn.Sequential(nn.Embedding(7, D), nn.Flatten(), nn.Linear(3 * D, 3)), torch.rand(N, 3)
 
 
-@case(FAMILY, "exact", "word ids of every integer kind", each={"int64": (torch.int64,), "int32": (torch.int32,)})
+@exact("word ids of every integer kind", each={"int64": torch.int64, "int32": torch.int32})
 def word_ids(kind: torch.dtype) -> Made:
     return nn.Sequential(nn.Embedding(7, D), nn.Flatten(), nn.Linear(3 * D, 3)), ids(N, 3).to(kind)
 
 
-@case(FAMILY, "refused", "a word id the table does not hold")
+@refused("a word id the table does not hold")
 def word_id_out_of_range() -> Made:
     x = ids(N, 3)
     x[5, 1] = 99
@@ -283,34 +262,29 @@ def word_id_out_of_range() -> Made:
 
 
 # -- models of odd sizes -------------------------------------------------------------------------------------------
-@case(FAMILY, "exact", "a bias of one number for all outputs", each={"(1,)": ((1,),), "()": ((),)})
+@exact("a bias of one number for all outputs", each={"(1,)": ((1,),), "()": ((),)})
 def bias_of_one_number(shape: tuple[int, ...]) -> Made:
     return Net(
         lambda m, x: m.a(x) + m.b, a=nn.Linear(D, 3, bias=False), b=nn.Parameter(torch.randn(shape))
     ), torch.randn(N, D)
 
 
-@case(FAMILY, "either", "layers without features", each={"hidden": (D, 0, 3), "input": (0, 2, 3)})
+@either("layers without features", each={"hidden": (D, 0, 3), "input": (0, 2, 3)})
 def layers_without_features(first: int, hidden: int, last: int) -> Made:
     return nn.Sequential(nn.Linear(first, hidden), nn.Linear(hidden, last)), torch.randn(N, first)
 
 
-@case(FAMILY, "refused", "no outputs")
+@refused("no outputs")
 def no_outputs() -> Made:
     return nn.Linear(D, 0), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "one output", each={"1": (1,), "2": (2,)})
+@exact("one output", each=(1, 2))
 def few_outputs(count: int) -> Made:
     return nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, count)), torch.randn(N, D)
 
 
-@case(
-    FAMILY,
-    "refused",
-    "outputs of other shapes",
-    each={"(n,)": (0,), "(n, t, c)": (1,), "scalar": (2,), "tuple": (3,), "None": (4,)},
-)
+@refused("outputs of other shapes", each={"(n,)": 0, "(n, t, c)": 1, "scalar": 2, "tuple": 3, "None": 4})
 def outputs_of_other_shapes(kind: int) -> Made:
     def run(m: Any, x: Tensor) -> Any:
         h = m.a(x)

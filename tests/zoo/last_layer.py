@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.case import CASES, Case, Expect, Made, Net, Sample, case, free
+from zoo.case import CASES, Case, Expect, Made, Net, Sample, case, family, free
 from zoo.judge import gradient_rows
 
 FAMILY = "the last layer"
+exact, refused, either = family(FAMILY)
 D, N, T = 4, 6, 3
 
 
@@ -41,190 +42,118 @@ HEAD = ("head.weight", "head.bias")
 BOTH = (*HEAD, "aux.weight", "aux.bias")
 
 
+def on(read: Callable[[Any, Tensor], Any]) -> Callable[..., Any]:
+    """A network that reads its outputs from the hidden states h."""
+    return lambda m, x: read(m, m.a(x).tanh())
+
+
 def both(
-    label: str, run: Callable[..., Any], ck: Expect, last: Expect, why: str, *names: tuple[str, ...], **parts: Any
+    label: str, ck: Expect, last: Expect, why: str, run: Callable[..., Any], *names: tuple[str, ...], **parts: Any
 ) -> None:
-    """Two cases: the conjugate kernel, and the gradients by the last layer; `names`: what that may mean."""
+    """Two cases: the conjugate kernel, and the gradients by the last layer; `names`: what that may mean.
+
+    Sizes among the parts make a linear layer, and functions are called.
+    """
 
     def build() -> Made:
-        made = {key: part() for key, part in parts.items()}
+        made = {key: nn.Linear(*part) if isinstance(part, tuple) else part() for key, part in parts.items()}
         model = Net(run, a=nn.Linear(D, D), **{"head": nn.Linear(D, 3), **made})
         return model, torch.randn(N, T, D) if "token" in label else torch.randn(N, D)
 
-    build.__name__ = f"ck[{label}]"
-    case(FAMILY, ck, why, kernel="ck", rows=hidden_before())(build)
-    build.__name__ = f"last[{label}]"
+    case(FAMILY, ck, why, kernel="ck", rows=hidden_before(), name=f"ck[{label}]")(build)
     ways = tuple(gradients_of(*each) for each in names or (HEAD,))
-    case(FAMILY, last, why, options={"params": "last"}, rows=ways)(build)
+    case(FAMILY, last, why, options={"params": "last"}, rows=ways, name=f"last[{label}]")(build)
 
 
-def linear(*sizes: int) -> Callable[[], nn.Linear]:
-    return lambda: nn.Linear(*sizes)
-
-
-def _plain(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh())
-
-
-def _auxiliary_after(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
+def _auxiliary_after(m: Any, h: Tensor) -> Tensor:
     out = m.head(h)
     m.aux(h)
     return out
 
 
-def _auxiliary_on_outputs(m: Any, x: Tensor) -> Tensor:
-    out = m.head(m.a(x).tanh())
+def _auxiliary_on_outputs(m: Any, h: Tensor) -> Tensor:
+    out = m.head(h)
     m.aux3(out)
     return out
 
 
-def _auxiliary_detached(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
-    out = m.head(h)
-    return out + 0 * m.aux(h).detach()
-
-
-def _two_heads(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
-    out, extra = m.head(h), m.aux(h)
-    return {"logits": out, "extra": extra}  # type: ignore[return-value]
-
-
-def _two_heads_reversed(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
-    extra = m.aux(h)
-    return {"extra": extra, "logits": m.head(h)}  # type: ignore[return-value]
-
-
-def _scaled(m: Any, x: Tensor) -> Tensor:
-    return 0.1 * m.head(m.a(x).tanh())
-
-
-def _softmax(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()).log_softmax(1)
-
-
-def _temperature(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()) / m.t
-
-
-def _added(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
-    return m.head(h) + m.aux(h)
-
-
-def _skip(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()) + m.aux(x)
-
-
 def _first_used_last(m: Any, x: Tensor) -> Tensor:
     early = m.head(x)
-    h = m.a(x).tanh()
-    return early + 0 * m.aux(h)
+    return early + 0 * m.aux(m.a(x).tanh())
 
 
-def _normalised_after(m: Any, x: Tensor) -> Tensor:
-    return m.norm3(m.head(m.a(x).tanh()))
-
-
-def _einsum_head(m: Any, x: Tensor) -> Tensor:
-    return torch.einsum("nd,cd->nc", m.a(x).tanh(), m.head.weight) + m.head.bias
-
-
-def _functional_head(m: Any, x: Tensor) -> Tensor:
-    return F.linear(m.a(x).tanh(), m.head.weight, m.head.bias)
-
-
-def _tied_head(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.head(m.a(x).tanh()) @ m.head.weight)
-
-
-def _token_head(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()).mean(1)
-
-
-def _token_mean_first(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh().mean(1))
-
-
-def _token_flat(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh().flatten(1))
-
-
-def _unused(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh())
-
-
-def _reversed_samples(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh().flip(0)).flip(0)
-
-
-def _recursive(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(m.a(x).tanh()).tanh())
-
-
-def _constant_input(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()) + m.aux(torch.ones(1, D, dtype=x.dtype))
-
-
-both("plain", _plain, "exact", "exact", "one head")
-both("called with one layer twice", _recursive, "exact", "exact", "a body layer used twice")
-both(
-    "auxiliary head after",
-    _auxiliary_after,
-    "either",
-    "either",
-    "a head that no output uses runs last",
-    aux=linear(D, 5),
-)
+both("plain", "exact", "exact", "one head", on(lambda m, h: m.head(h)))
+both("called with one layer twice", "exact", "exact", "a body layer used twice", on(lambda m, h: m.head(m.a(h).tanh())))
+both("auxiliary head after", "either", "either", "an unused head runs last", on(_auxiliary_after), aux=(D, 5))
 both(
     "auxiliary on the outputs",
-    _auxiliary_on_outputs,
     "either",
     "either",
-    "a head on the outputs, unused",
-    aux3=linear(3, 3),
+    "an unused head on the outputs",
+    on(_auxiliary_on_outputs),
+    aux3=(3, 3),
 )
-both("auxiliary detached", _auxiliary_detached, "either", "either", "a detached head adds nothing", aux=linear(D, 3))
-both("two heads", _two_heads, "either", "either", "logits computed before another head", aux=linear(D, 5))
-both("two heads, logits last", _two_heads_reversed, "exact", "exact", "logits computed last", aux=linear(D, 5))
-both("unused head", _unused, "exact", "exact", "a head that never runs", spare=linear(D, 7))
-both("scaled", _scaled, "either", "exact", "a constant factor behind the head")
-both("log-softmax", _softmax, "either", "exact", "a softmax behind the head")
-both("temperature", _temperature, "either", "either", "a learned temperature behind the head", t=lambda: free(1))
-both("two linears added", _added, "either", "either", "two readouts of one input", HEAD, BOTH, aux=linear(D, 3))
-both("skip to the outputs", _skip, "refused", "either", "two readouts of different inputs", BOTH, aux=linear(D, 3))
-both("first, used last", _first_used_last, "either", "either", "the readout ran first", aux=linear(D, 3))
 both(
-    "normalised",
-    _normalised_after,
-    "either",
-    "either",
-    "a norm with parameters behind the head",
-    norm3=lambda: nn.LayerNorm(3),
-)
-both("einsum", _einsum_head, "either", "either", "the head is an einsum")
-both("functional", _functional_head, "either", "exact", "the head is called as a function")
-both("tied", _tied_head, "either", "either", "the head is used twice", head=lambda: nn.Linear(D, 3))
-both("per token, then mean", _token_head, "either", "exact", "a head per token")
-both("token mean first", _token_mean_first, "exact", "exact", "a mean, then the head")
-both("tokens flattened", _token_flat, "exact", "exact", "tokens side by side", head=linear(T * D, 3))
-both("no bias", _plain, "exact", "exact", "a head without bias", HEAD[:1], head=lambda: nn.Linear(D, 3, bias=False))
-both("samples reversed", _reversed_samples, "either", "exact", "the readout sees the samples in another order")
+    "auxiliary detached", "either", "either", "a detached head adds nothing",
+    on(lambda m, h: m.head(h) + 0 * m.aux(h).detach()), aux=(D, 3),
+)  # fmt: skip
 both(
-    "constant branch",
-    _constant_input,
+    "two heads", "either", "either", "logits computed before another head",
+    on(lambda m, h: {"logits": m.head(h), "extra": m.aux(h)}), aux=(D, 5),
+)  # fmt: skip
+both(
+    "two heads, logits last", "exact", "exact", "logits computed last",
+    on(lambda m, h: {"extra": m.aux(h), "logits": m.head(h)}), aux=(D, 5),
+)  # fmt: skip
+both("unused head", "exact", "exact", "a head that never runs", on(lambda m, h: m.head(h)), spare=(D, 7))
+both("scaled", "either", "exact", "a constant factor behind the head", on(lambda m, h: 0.1 * m.head(h)))
+both("log-softmax", "either", "exact", "a softmax behind the head", on(lambda m, h: m.head(h).log_softmax(1)))
+both("temperature", "either", "either", "a learned temperature", on(lambda m, h: m.head(h) / m.t), t=lambda: free(1))
+both(
+    "two linears added", "either", "either", "two readouts of one input",
+    on(lambda m, h: m.head(h) + m.aux(h)), HEAD, BOTH, aux=(D, 3),
+)  # fmt: skip
+both(
+    "skip to the outputs", "refused", "either", "two readouts of different inputs",
+    lambda m, x: m.head(m.a(x).tanh()) + m.aux(x), BOTH, aux=(D, 3),
+)  # fmt: skip
+both("first, used last", "either", "either", "the readout ran first", _first_used_last, aux=(D, 3))
+both(
+    "normalised", "either", "either", "a norm with parameters behind the head",
+    on(lambda m, h: m.norm3(m.head(h))), norm3=lambda: nn.LayerNorm(3),
+)  # fmt: skip
+both(
+    "einsum", "either", "either", "the head is an einsum",
+    on(lambda m, h: torch.einsum("nd,cd->nc", h, m.head.weight) + m.head.bias),
+)  # fmt: skip
+both(
+    "functional", "either", "exact", "the head is called as a function",
+    on(lambda m, h: F.linear(h, m.head.weight, m.head.bias)),
+)  # fmt: skip
+both(
+    "tied",
     "either",
     "either",
-    "a second readout on a constant",
-    HEAD,
-    BOTH,
-    aux=linear(D, 3),
+    "the head is used twice",
+    on(lambda m, h: m.head(m.head(h) @ m.head.weight)),
+    head=(D, 3),
 )
+both("per token, then mean", "either", "exact", "a head per token", on(lambda m, h: m.head(h).mean(1)))
+both("token mean first", "exact", "exact", "a mean, then the head", on(lambda m, h: m.head(h.mean(1))))
+both(
+    "tokens flattened", "exact", "exact", "tokens side by side", on(lambda m, h: m.head(h.flatten(1))), head=(T * D, 3)
+)
+both("no bias", "exact", "exact", "a head without bias", on(lambda m, h: m.head(h)), HEAD[:1], head=(D, 3, False))
+both(
+    "samples reversed", "either", "exact", "the readout sees another order", on(lambda m, h: m.head(h.flip(0)).flip(0))
+)
+both(
+    "constant branch", "either", "either", "a second readout on a constant",
+    on(lambda m, h: m.head(h) + m.aux(torch.ones(1, D, dtype=h.dtype))), HEAD, BOTH, aux=(D, 3),
+)  # fmt: skip
 
 
-@case(FAMILY, "either", "a convolution as the head", kernel="ck", rows=hidden_before())
+@either("a convolution as the head", kernel="ck", rows=hidden_before())
 def ck_convolutional_head() -> Made:
     run = lambda m, x: m.head(m.body(x).tanh()).flatten(1)  # noqa: E731
     return Net(run, body=nn.Conv2d(1, 2, 3), head=nn.Conv2d(2, 3, 2)), torch.randn(N, 1, 4, 4)

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import rnn
 
-from zoo.case import Made, Net, Smallest, case
+from zoo.case import Made, Net, Smallest, family, named
 
 FAMILY = "layouts"
+exact, refused, either = family(FAMILY)
 D, T, N = 4, 3, 9
 
 
@@ -30,17 +31,9 @@ def _sort(m: Any, x: Tensor) -> Tensor:
     return m.head(m.a(x[order]).tanh())[order.argsort()]
 
 
-def _flip(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x.flip(0)).tanh()).flip(0)
-
-
 def _shuffle(m: Any, x: Tensor) -> Tensor:
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(3))
     return m.head(m.a(x[order]).tanh())[order.argsort()]
-
-
-def _roll(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x.roll(1, 0)).tanh()).roll(-1, 0)
 
 
 def _unique(m: Any, x: Tensor) -> Tensor:
@@ -53,22 +46,6 @@ def _split_by_sign(m: Any, x: Tensor) -> Tensor:
     h = torch.cat([m.a(x[up]).tanh(), m.a(x[~up]).tanh()])
     order = torch.cat([up.nonzero(), (~up).nonzero()]).flatten()
     return m.head(h)[order.argsort()]
-
-
-def _loop(m: Any, x: Tensor) -> Tensor:
-    return torch.cat([m.head(m.a(x[i : i + 1]).tanh()) for i in range(len(x))])
-
-
-def _loop_rows(m: Any, x: Tensor) -> Tensor:
-    return torch.stack([m.head(m.a(row).tanh()) for row in x])
-
-
-def _chunks(m: Any, x: Tensor) -> Tensor:
-    return torch.cat([m.head(m.a(part).tanh()) for part in x.split(2)])
-
-
-def _chunks_of_four(m: Any, x: Tensor) -> Tensor:
-    return m.head(torch.cat([m.a(part).tanh() for part in x.split(4)]))
 
 
 def _backwards_loop(m: Any, x: Tensor) -> Tensor:
@@ -91,49 +68,34 @@ def _odd_and_even(m: Any, x: Tensor) -> Tensor:
 
 
 ORDERS = {
-    f.__name__.strip("_"): (f,)
-    for f in (
-        _sort,
-        _flip,
-        _shuffle,
-        _roll,
-        _unique,
-        _split_by_sign,
-        _loop,
-        _loop_rows,
-        _chunks,
-        _chunks_of_four,
-        _backwards_loop,
-        _recursion,
-        _odd_and_even,
-    )
+    **named(_sort, _shuffle, _unique, _split_by_sign, _backwards_loop, _recursion, _odd_and_even),
+    "flip": lambda m, x: m.head(m.a(x.flip(0)).tanh()).flip(0),
+    "roll": lambda m, x: m.head(m.a(x.roll(1, 0)).tanh()).roll(-1, 0),
+    "loop": lambda m, x: torch.cat([m.head(m.a(x[i : i + 1]).tanh()) for i in range(len(x))]),
+    "loop_rows": lambda m, x: torch.stack([m.head(m.a(row).tanh()) for row in x]),
+    "chunks": lambda m, x: torch.cat([m.head(m.a(part).tanh()) for part in x.split(2)]),
+    "chunks_of_four": lambda m, x: m.head(torch.cat([m.a(part).tanh() for part in x.split(4)])),
 }
 
 
-@case(
-    FAMILY,
-    "exact",
-    "samples in another order inside the model",
-    each=ORDERS,
-    quick=("sort", "split_by_sign", "loop", "flip"),
-)
+@exact("samples in another order inside the model", each=ORDERS, quick=("sort", "split_by_sign", "loop", "flip"))
 def samples_reordered(run: Callable[..., Tensor]) -> Made:
     return net(run), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "the order learned from sorted first samples holds no longer", each=ORDERS)
+@exact("the order learned from sorted first samples holds no longer", each=ORDERS)
 def samples_reordered_later(run: Callable[..., Tensor]) -> Made:
     x = torch.randn(N, D)
     x[:3, 0] = torch.tensor([1.0, 2.0, 3.0])  # the first three are in order already
     return net(run), x
 
 
-@case(FAMILY, "exact", "samples in another order, small blocks", each=ORDERS, options={"memory": Smallest()})
+@exact("samples in another order, small blocks", each=ORDERS, options={"memory": Smallest()})
 def samples_reordered_in_small_blocks(run: Callable[..., Tensor]) -> Made:
     return net(run), torch.randn(2 * N, D)
 
 
-@case(FAMILY, "exact", "equal samples are merged by unique and keep their rows")
+@exact("equal samples are merged by unique and keep their rows")
 def duplicates_merged() -> Made:
     x = torch.randn(N, D)
     x[5], x[7] = x[0], x[1]
@@ -169,10 +131,6 @@ def _trim(m: Any, x: Tensor, length: Tensor) -> Tensor:
     return m.head((m.a(x).tanh() * mask).sum(1))
 
 
-def _last_token(m: Any, x: Tensor, length: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()[torch.arange(len(x)), length - 1])
-
-
 def _per_length(m: Any, x: Tensor, length: Tensor) -> Tensor:
     out = x.new_zeros(len(x), D)
     for each in length.unique():
@@ -187,18 +145,17 @@ def _nested(m: Any, x: Tensor, length: Tensor) -> Tensor:
 
 
 PADDED = {
-    f.__name__.strip("_"): (f,) for f in (_unpad, _packed, _packed_layer, _trim, _last_token, _per_length, _nested)
+    **named(_unpad, _packed, _packed_layer, _trim, _per_length, _nested),
+    "last_token": lambda m, x, length: m.head(m.a(x).tanh()[torch.arange(len(x)), length - 1]),
 }
 
 
-@case(FAMILY, "exact", "texts of several lengths, unpadded inside the model", each=PADDED)
+@exact("texts of several lengths, unpadded inside the model", each=PADDED)
 def padded(run: Callable[..., Tensor]) -> Made:
     return net(run, rnn=nn.GRU(D, D, batch_first=True)), (torch.randn(N, 5, D), LENGTHS.clone())
 
 
-@case(
-    FAMILY, "exact", "the first three texts are full, later ones are not", each=PADDED, options={"memory": Smallest()}
-)
+@exact("the first three texts are full, later ones are not", each=PADDED, options={"memory": Smallest()})
 def padded_later(run: Callable[..., Tensor]) -> Made:
     length = torch.cat([torch.full((3,), 5), LENGTHS])
     return net(run, rnn=nn.GRU(D, D, batch_first=True)), (torch.randn(N + 3, 5, D), length)
@@ -235,11 +192,7 @@ def _early_exit(m: Any, x: Tensor) -> Tensor:
     return m.head(deeper)
 
 
-def _relu_dead(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.b((x - 3).relu()))
-
-
-GATES = {f.__name__.strip("_"): (f,) for f in (_gated, _hard_experts, _capacity, _early_exit, _relu_dead)}
+GATES = {**named(_gated, _hard_experts, _capacity, _early_exit), "relu_dead": lambda m, x: m.head(m.b((x - 3).relu()))}
 
 
 def gated_inputs(n: int, special: list[int]) -> Tensor:
@@ -249,25 +202,25 @@ def gated_inputs(n: int, special: list[int]) -> Tensor:
     return x
 
 
-@case(FAMILY, "exact", "a branch that the first three samples do not take", each=GATES)
+@exact("a branch that the first three samples do not take", each=GATES)
 def branch_taken_later(run: Callable[..., Tensor]) -> Made:
     experts = nn.ModuleList(nn.Linear(D, D) for _ in range(3))
     return net(run, b=nn.Linear(D, D), experts=experts), gated_inputs(N, [4, 7])
 
 
-@case(FAMILY, "exact", "a branch that one late block takes", each=GATES, options={"memory": Smallest()})
+@exact("a branch that one late block takes", each=GATES, options={"memory": Smallest()})
 def branch_taken_in_a_late_block(run: Callable[..., Tensor]) -> Made:
     experts = nn.ModuleList(nn.Linear(D, D) for _ in range(3))
     return net(run, b=nn.Linear(D, D), experts=experts), gated_inputs(3 * N, [20, 25, 26])
 
 
-@case(FAMILY, "exact", "a branch that only the first sample takes", each=GATES)
+@exact("a branch that only the first sample takes", each=GATES)
 def branch_taken_first(run: Callable[..., Tensor]) -> Made:
     experts = nn.ModuleList(nn.Linear(D, D) for _ in range(3))
     return net(run, b=nn.Linear(D, D), experts=experts), gated_inputs(N, [0])
 
 
-@case(FAMILY, "exact", "the depth depends on the sample", each={"3": (3,), "6": (6,)})
+@exact("the depth depends on the sample", each=(3, 6))
 def depth_per_sample(most: int) -> Made:
     def run(m: Any, x: Tensor, depth: Tensor) -> Tensor:
         for k in range(int(depth.max())):

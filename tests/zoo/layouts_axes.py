@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, Smallest, case, free, ids
-from zoo.layouts import FAMILY, D, N, T, net
+from zoo.case import Made, Net, Smallest, free, ids, named
+from zoo.layouts import D, N, T, exact, net
 
 
 def _siamese(m: Any, x: Tensor) -> Tensor:
@@ -33,21 +33,9 @@ def _tiled(m: Any, x: Tensor) -> Tensor:
     return m.head((h * torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1, 1).to(h)).sum(0).mean(1))
 
 
-def _second_axis(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x.transpose(0, 1)).tanh().mean(0))
-
-
 def _last_axis(m: Any, x: Tensor) -> Tensor:
     h = torch.einsum("ed,dtn->etn", m.a.weight, x.permute(2, 1, 0))
     return m.head(h.tanh().mean(1).t())
-
-
-def _folded(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x.reshape(-1, D)).tanh().view(len(x), T, D).mean(1))
-
-
-def _folded_behind(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x.transpose(0, 1).reshape(-1, D)).tanh().view(T, len(x), D).mean(0))
 
 
 def _folded_middle(m: Any, x: Tensor) -> Tensor:
@@ -71,10 +59,6 @@ def _windows(m: Any, x: Tensor) -> Tensor:
     return m.head(h.view(len(x), -1, D).mean(1))
 
 
-def _row_vector(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x.reshape(1, -1, D)).tanh().view(len(x), T, D).mean(1))
-
-
 def _square(m: Any, x: Tensor) -> Tensor:
     gram = x @ x.transpose(1, 2)  # (n, T, T)
     return m.head((gram.flatten(1)[:, :D] @ m.a.weight).tanh())
@@ -91,62 +75,51 @@ def _anchored(m: Any, x: Tensor) -> Tensor:
     return m.head((h[1:] * h[:1]).mean(1))
 
 
-def _swap_roles(m: Any, x: Tensor) -> Tensor:
-    return m.head((m.a.weight @ x.mean(1).t()).t().tanh())
-
-
 def _diagonal(m: Any, x: Tensor) -> Tensor:
     pairs = (x.mean(1) @ m.a.weight) @ x.mean(1).t()  # all pairs of samples, of which one's own is used
     return m.head(pairs.diagonal()[:, None] * x.mean(1))
 
 
 AXES = {
-    f.__name__.strip("_"): (f,)
-    for f in (
+    **named(
         _siamese,
         _triplets,
         _interleaved,
         _tiled,
-        _second_axis,
         _last_axis,
-        _folded,
-        _folded_behind,
         _folded_middle,
         _batch_as_channels,
         _batch_as_length,
         _windows,
-        _row_vector,
         _square,
         _padded_batch,
         _anchored,
-        _swap_roles,
         _diagonal,
-    )
+    ),
+    "second_axis": lambda m, x: m.head(m.a(x.transpose(0, 1)).tanh().mean(0)),
+    "folded": lambda m, x: m.head(m.a(x.reshape(-1, D)).tanh().view(len(x), T, D).mean(1)),
+    "folded_behind": lambda m, x: m.head(m.a(x.transpose(0, 1).reshape(-1, D)).tanh().view(T, len(x), D).mean(0)),
+    "row_vector": lambda m, x: m.head(m.a(x.reshape(1, -1, D)).tanh().view(len(x), T, D).mean(1)),
+    "swap_roles": lambda m, x: m.head((m.a.weight @ x.mean(1).t()).t().tanh()),
 }
 
 
-@case(FAMILY, "exact", "samples on other axes, or several rows per sample", each=AXES)
+@exact("samples on other axes, or several rows per sample", each=AXES)
 def samples_on_another_axis(run: Callable[..., Tensor]) -> Made:
     return net(run, anchor=free(1, T, D)), torch.randn(N, T, D)
 
 
-@case(FAMILY, "exact", "three samples of three positions: sizes that coincide", each=AXES)
+@exact("three samples of three positions: sizes that coincide", each=AXES)
 def as_many_samples_as_positions(run: Callable[..., Tensor]) -> Made:
     return net(run, anchor=free(1, T, D)), torch.randn(T, T, D)
 
 
-@case(FAMILY, "exact", "one sample", each=AXES)
+@exact("one sample", each=AXES)
 def one_sample_on_another_axis(run: Callable[..., Tensor]) -> Made:
     return net(run, anchor=free(1, T, D)), torch.randn(1, T, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "sizes drawn at random",
-    each={str(seed): (seed,) for seed in range(6)},
-    options={"memory": Smallest()},
-)
+@exact("sizes drawn at random", each=range(6), options={"memory": Smallest()})
 def random_shapes(seed: int) -> Made:
     draw = torch.Generator().manual_seed(seed)
     n, t, d, e = (int(torch.randint(1, 7, (), generator=draw)) for _ in range(4))
@@ -160,7 +133,7 @@ def random_shapes(seed: int) -> Made:
     return Net(run, a=nn.Linear(d, e), b=nn.Linear(e, e), head=nn.Linear(t * e, 2)), torch.randn(n + 2, t, d)
 
 
-@case(FAMILY, "exact", "words looked up once per distinct word")
+@exact("words looked up once per distinct word")
 def distinct_words() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         words, back = x.unique(return_inverse=True)
@@ -169,7 +142,7 @@ def distinct_words() -> Made:
     return net(run, table=nn.Embedding(7, D)), ids(N, T)
 
 
-@case(FAMILY, "exact", "words counted per sample with bincount")
+@exact("words counted per sample with bincount")
 def counted_words() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         flat = (x + 7 * torch.arange(len(x))[:, None]).flatten()

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, case, free
+from zoo.case import Made, Net, family, free, named
 
 FAMILY = "number kinds"
+exact, refused, either = family(FAMILY)
 D, N = 4, 7
 SINGLE = torch.float32
 
@@ -73,52 +74,43 @@ def mixed(run: Callable[..., Any]) -> Made:
     return model, torch.randn(N, D)
 
 
-SINGLE_EACH = {run.__name__.strip("_"): (run,) for run in SINGLE_RUNS}
+SINGLE_EACH = named(*SINGLE_RUNS)
 
 
-@case(FAMILY, "exact", "float64 islands in float32 networks", each=SINGLE_EACH, dtype=SINGLE, tolerance=1e-4)
-def islands(run: Callable[..., Any]) -> Made:
-    return mixed(run)
-
-
-@case(
-    FAMILY,
-    "either",
+@exact("float64 islands in float32 networks", each=SINGLE_EACH, dtype=SINGLE, tolerance=1e-4)
+@either(
     "float64 islands asked in one dtype",
     each={key: SINGLE_EACH[key] for key in ("double_island", "double_buffer", "double_head", "cast_to_weight")},
     dtype=SINGLE,
     tolerance=1e-4,
     options={"dtype": torch.float64},
+    name="islands_in_another_dtype",
 )
-def islands_in_another_dtype(run: Callable[..., Any]) -> Made:
+def islands(run: Callable[..., Any]) -> Made:
     return mixed(run)
 
 
-@case(
-    FAMILY, "exact", "float32 parameters before float64 ones, the first parameter double", dtype=SINGLE, tolerance=1e-4
-)
+@exact("float32 parameters before float64 ones, the first parameter double", dtype=SINGLE, tolerance=1e-4)
 def first_parameter_double() -> Made:
     run = lambda m, x: m.head(m.a(x.double()).tanh().float())  # noqa: E731
     return Net(run, a=nn.Linear(D, D, dtype=torch.float64), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "a float64 model that casts float32 inputs itself")
+@exact("a float64 model that casts float32 inputs itself")
 def inputs_cast_inside() -> Made:
     run = lambda m, x: m.head(m.a(x.to(torch.float64)).tanh())  # noqa: E731
     return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3)), torch.randn(N, D, dtype=torch.float32)
 
 
-@case(FAMILY, "exact", "integer images scaled inside", dtype=SINGLE)
+@exact("integer images scaled inside", dtype=SINGLE)
 def bytes_scaled_inside() -> Made:
     model = Net(lambda m, x: m.head(x.float().flatten(1) / 255), head=nn.Linear(D * D, 3))
     return model, torch.randint(256, (N, D, D), dtype=torch.uint8)
 
 
-@case(
-    FAMILY,
-    "exact",
+@exact(
     "half-precision bodies with float32 heads",
-    each={"bf16": (torch.bfloat16,), "fp16": (torch.float16,)},
+    each={"bf16": torch.bfloat16, "fp16": torch.float16},
     dtype=SINGLE,
     tolerance=5e-2,
 )
@@ -128,27 +120,15 @@ def half_body(kind: torch.dtype) -> Made:
     return Net(run, body=body, head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "whole models in half precision",
-    each={"bf16": (torch.bfloat16,), "fp16": (torch.float16,)},
-    dtype=SINGLE,
-    tolerance=5e-2,
+@exact(
+    "whole models in half precision", each={"bf16": torch.bfloat16, "fp16": torch.float16}, dtype=SINGLE, tolerance=5e-2
 )
 def half_model(kind: torch.dtype) -> Made:
     model = nn.Sequential(nn.Linear(D, 16), nn.Tanh(), nn.Linear(16, 3)).to(kind)
     return model, torch.randn(N, D).to(kind)
 
 
-@case(
-    FAMILY,
-    "either",
-    "autocast inside forward",
-    each={"bf16": (torch.bfloat16,), "fp16": (torch.float16,)},
-    dtype=SINGLE,
-    tolerance=5e-2,
-)
+@either("autocast inside forward", each={"bf16": torch.bfloat16, "fp16": torch.float16}, dtype=SINGLE, tolerance=5e-2)
 def autocast_inside(kind: torch.dtype) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         with torch.autocast("cpu", kind):
@@ -158,7 +138,7 @@ def autocast_inside(kind: torch.dtype) -> Made:
     return Net(run, a=nn.Linear(D, 16), head=nn.Linear(16, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "either", "autocast around everything; weights are cast once and cached", dtype=SINGLE, tolerance=5e-2)
+@either("autocast around everything; weights are cast once and cached", dtype=SINGLE, tolerance=5e-2)
 def autocast_with_its_cache() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -167,7 +147,7 @@ def autocast_with_its_cache() -> Made:
     return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "autocast switched off inside", dtype=SINGLE)
+@exact("autocast switched off inside", dtype=SINGLE)
 def autocast_switched_off_inside() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
@@ -176,7 +156,7 @@ def autocast_switched_off_inside() -> Made:
     return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "either", "a module cast back and forth in forward", dtype=SINGLE, tolerance=1e-4)
+@either("a module cast back and forth in forward", dtype=SINGLE, tolerance=1e-4)
 def module_cast_in_forward() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         h = m.a.double()(x.double()).float()
@@ -186,19 +166,19 @@ def module_cast_in_forward() -> Made:
     return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "gradients that underflow float32: a tiny scale", dtype=SINGLE, tolerance=1e-4)
+@exact("gradients that underflow float32: a tiny scale", dtype=SINGLE, tolerance=1e-4)
 def tiny_gradients() -> Made:
     run = lambda m, x: m.head(m.a(x).tanh()) * 1e-15  # noqa: E731
     return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "either", "gradients whose squares overflow float32", dtype=SINGLE, tolerance=1e-4)
+@either("gradients whose squares overflow float32", dtype=SINGLE, tolerance=1e-4)
 def huge_gradients() -> Made:
     run = lambda m, x: m.head(m.a(x).tanh()) * 1e18  # noqa: E731
     return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "float64 buffers in a float64 model with a float32 constant", each={"cpu": ()})
+@exact("float64 buffers in a float64 model with a float32 constant", each={"cpu": ()})
 def single_constant() -> Made:
     constant = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float32)
     run = lambda m, x: m.head((m.a(x) * constant).tanh())  # noqa: E731

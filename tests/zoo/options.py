@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from zoo.case import Expect, Made, case
-from zoo.inputs import FAMILY, D, N, mlp
+from zoo.inputs import FAMILY, D, N, either, mlp, refused
 
 OUTPUTS: dict[str, tuple[Any, Expect]] = {
     "one": ([1], "exact"),
@@ -39,7 +39,7 @@ for _label, (_outputs, _expect) in OUTPUTS.items():
     case(FAMILY, _expect, f"outputs={_outputs!r}", options={"outputs": _outputs})(build)
 
 build.__name__ = "outputs[duplicates]"
-case(FAMILY, "either", "an output counted twice, or refused", options={"outputs": [1, 1]})(build)
+either("an output counted twice, or refused", options={"outputs": [1, 1]})(build)
 
 MEMORY: dict[str, tuple[Any, Expect]] = {
     "true": (True, "refused"),
@@ -89,4 +89,4 @@ NAMES: dict[str, Any] = {"unknown": "ntk0", "empty": "", "case": "TRNTK0x", "num
 
 for _label, _name in NAMES.items():
     build.__name__ = f"name[{_label}]"
-    case(FAMILY, "refused", f"kernel {_name!r}", kernel=_name)(build)
+    refused(f"kernel {_name!r}", kernel=_name)(build)

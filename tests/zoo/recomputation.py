@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from zoo.case import CASES, Expect, Made, Net, Smallest, case, free
+from zoo.case import CASES, Expect, Made, Net, Smallest, case, family, free, named
 
 FAMILY = "recomputation"
+exact, refused, either = family(FAMILY)
 D, N = 4, 7
 
 
@@ -97,10 +98,10 @@ def build(run: Callable[..., Tensor], reentrant: bool) -> Made:
     return Net(forward, first=nn.Linear(D, D), body=blocks(), w=free(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-EACH = {run.__name__.strip("_"): (run,) for run in RUNS}
+EACH = named(*RUNS)
 
 
-@case(FAMILY, "exact", "activations recomputed without re-entry", each=EACH)
+@exact("activations recomputed without re-entry", each=EACH)
 def recomputed(run: Callable[..., Tensor]) -> Made:
     return build(run, False)
 
@@ -116,24 +117,18 @@ for _label, _arguments in EACH.items():
     case(FAMILY, _expect, _why, each={_label: _arguments}, twin=_plain)(with_reentry)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "recomputed in small blocks",
-    each={k: EACH[k] for k in ("one", "shared")},
-    options={"memory": Smallest()},
-)
+@exact("recomputed in small blocks", each={k: EACH[k] for k in ("one", "shared")}, options={"memory": Smallest()})
 def recomputed_in_small_blocks(run: Callable[..., Tensor]) -> Made:
     model, _ = build(run, False)
     return model, torch.randn(30, D)
 
 
-@case(FAMILY, "exact", "all output pairs of a recomputed model", kernel="entk")
+@exact("all output pairs of a recomputed model", kernel="entk")
 def recomputed_entk() -> Made:
     return build(_nested, False)
 
 
-@case(FAMILY, "exact", "recomputed convolutions with a frozen batch norm")
+@exact("recomputed convolutions with a frozen batch norm")
 def recomputed_convolutions() -> Made:
     part = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU())
     run = lambda m, x: m.head(checkpoint(m.part, m.first(x), use_reentrant=False).mean((2, 3)))  # noqa: E731

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, Smallest, case, free
+from zoo.case import Made, Net, Smallest, family, free, named
 
 FAMILY = "threads"
+exact, refused, either = family(FAMILY)
 D, N = 4, 64
 SCRATCH: dict[str, Any] = {}
 BUSY = {"threads": 2, "options": {"memory": Smallest(4)}}
@@ -55,7 +56,7 @@ class ListScratch(nn.Module):
         return self.head(self.stack.pop())
 
 
-@case(FAMILY, "either", "scratch on the class", each={"attribute": (ClassScratch,), "list": (ListScratch,)}, **BUSY)
+@either("scratch on the class", each={"attribute": (ClassScratch,), "list": (ListScratch,)}, **BUSY)
 def class_scratch(kind: type[nn.Module]) -> Made:
     return kind(), torch.randn(N, D)
 
@@ -98,10 +99,7 @@ def _shared_output(m: Any, x: Tensor) -> Tensor:
     return m.head(m.a(m.keep[: len(x)].clone()).tanh())
 
 
-RUNS = {
-    f.__name__.strip("_"): (f,)
-    for f in (_global_scratch, _global_sum, _seeded, _self_scratch, _buffer_scratch, _shared_output)
-}
+RUNS = named(_global_scratch, _global_sum, _seeded, _self_scratch, _buffer_scratch, _shared_output)
 
 
 def net(run: Callable[..., Any], n: int = N) -> Made:
@@ -110,23 +108,17 @@ def net(run: Callable[..., Any], n: int = N) -> Made:
     return model, torch.randn(n, D)
 
 
-@case(FAMILY, "either", "scratch that two threads share", each=RUNS, **BUSY)
+@either("scratch that two threads share", each=RUNS, **BUSY)
 def shared_scratch(run: Callable[..., Any]) -> Made:
     return net(run)
 
 
-@case(FAMILY, "either", "the same in larger blocks", each=RUNS, threads=2)
+@either("the same in larger blocks", each=RUNS, threads=2)
 def shared_scratch_in_large_blocks(run: Callable[..., Any]) -> Made:
     return net(run, 96)
 
 
-@case(
-    FAMILY,
-    "either",
-    "hooks that hold the original model's modules",
-    each={"weight": (0,), "module": (1,), "state": (2,)},
-    **BUSY,
-)
+@either("hooks that hold the original model's modules", each={"weight": 0, "module": 1, "state": 2}, **BUSY)
 def hook_holds_the_original(kind: int) -> Made:
     model = nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, D), nn.Linear(D, 3))
     store: dict[str, Tensor] = {}
@@ -142,27 +134,18 @@ def hook_holds_the_original(kind: int) -> Made:
     return model, torch.randn(N, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "an ordinary model with two threads",
-    each={"relu": (nn.ReLU,), "tanh": (nn.Tanh,)},
-    quick=("relu",),
-    **BUSY,
-)
+@exact("an ordinary model with two threads", each={"relu": nn.ReLU, "tanh": nn.Tanh}, quick=("relu",), **BUSY)
 def ordinary(act: type[nn.Module]) -> Made:
     return nn.Sequential(nn.Linear(D, 8), act(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "a module registered twice with two threads", **BUSY)
+@exact("a module registered twice with two threads", **BUSY)
 def registered_twice() -> Made:
     layer = nn.Linear(D, D)
     return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(D, 3)), torch.randn(N, D)
 
 
-@case(
-    FAMILY, "either", "models that cannot be deep-copied", each={"lock": (0,), "generator": (1,), "graph": (2,)}, **BUSY
-)
+@either("models that cannot be deep-copied", each={"lock": 0, "generator": 1, "graph": 2}, **BUSY)
 def not_copyable(kind: int) -> Made:
     model, x = net(_self_scratch)
     if kind == 0:

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from zoo.case import Made, Net, case, free, ids
+from zoo.case import Made, Net, family, free, ids, named
 
 FAMILY = "unseen"
+exact, refused, either = family(FAMILY)
 D, T = 4, 3
 
 
@@ -42,18 +43,6 @@ def _copy(m: Any, h: Tensor) -> Tensor:
     return h
 
 
-def _masked_fill_where(m: Any, h: Tensor) -> Tensor:
-    return torch.where(h.detach() > 0, h, m.p)
-
-
-def _scatter(m: Any, h: Tensor) -> Tensor:
-    return h.scatter_add(1, torch.zeros(len(h), 1, D, dtype=torch.long), m.p.expand(len(h), 1, D))
-
-
-def _add_in_place(m: Any, h: Tensor) -> Tensor:
-    return h.add_(m.p)
-
-
 def _slice_add(m: Any, h: Tensor) -> Tensor:
     h[:, 1:] += m.p
     return h
@@ -65,49 +54,19 @@ def _masked_scatter(m: Any, h: Tensor) -> Tensor:
     return h.masked_scatter(mask, m.p.expand(len(h), D).contiguous())
 
 
-def _index_fill(m: Any, h: Tensor) -> Tensor:
-    return h.index_fill(1, torch.tensor([1]), m.p[0])
-
-
-def _new_cat(m: Any, h: Tensor) -> Tensor:
-    return torch.cat([m.p.view(1, 1, D).repeat(len(h), 1, 1), h[:, 1:]], 1)
-
-
-def _out_argument(m: Any, h: Tensor) -> Tensor:
-    return torch.addcmul(h, m.p, h, value=0.5)
-
-
-def _lerp(m: Any, h: Tensor) -> Tensor:
-    return torch.lerp(h, h.square(), m.p)
-
-
 ASSIGN = {
-    f.__name__.strip("_"): (f,)
-    for f in (
-        _class_slot,
-        _mask_token,
-        _index_put,
-        _copy,
-        _masked_fill_where,
-        _scatter,
-        _add_in_place,
-        _slice_add,
-        _masked_scatter,
-        _index_fill,
-        _new_cat,
-        _out_argument,
-        _lerp,
-    )
+    **named(_class_slot, _mask_token, _index_put, _copy, _slice_add, _masked_scatter),
+    "masked_fill_where": lambda m, h: torch.where(h.detach() > 0, h, m.p),
+    "scatter": lambda m, h: h.scatter_add(1, torch.zeros(len(h), 1, D, dtype=torch.long), m.p.expand(len(h), 1, D)),
+    "add_in_place": lambda m, h: h.add_(m.p),
+    "index_fill": lambda m, h: h.index_fill(1, torch.tensor([1]), m.p[0]),
+    "new_cat": lambda m, h: torch.cat([m.p.view(1, 1, D).repeat(len(h), 1, 1), h[:, 1:]], 1),
+    "out_argument": lambda m, h: torch.addcmul(h, m.p, h, value=0.5),
+    "lerp": lambda m, h: torch.lerp(h, h.square(), m.p),
 }
 
 
-@case(
-    FAMILY,
-    "exact",
-    "a parameter written into the hidden states",
-    each=ASSIGN,
-    quick=("class_slot", "mask_token", "scatter"),
-)
+@exact("a parameter written into the hidden states", each=ASSIGN, quick=("class_slot", "mask_token", "scatter"))
 def parameter_assigned(write: Callable[..., Tensor]) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         return m.head(write(m, m.a(x)).tanh().mean(1))
@@ -168,41 +127,19 @@ class Reversed(torch.autograd.Function):
         return -0.3 * g
 
 
-def _ste(m: Any, x: Tensor) -> Tensor:
-    return F.linear(x, Round.apply(m.w))
+OWN = {
+    "ste": lambda m, x: F.linear(x, Round.apply(m.w)),
+    "binary": lambda m, x: F.linear(x, Clipped.apply(m.w)),
+    "own": lambda m, x: OwnLinear.apply(x, m.w, m.b),
+    "reversal": lambda m, x: Reversed.apply(F.linear(x, m.w, m.b)),
+    "detach_trick": lambda m, x: F.linear(x, m.w + ((m.w * 4).round() / 4 - m.w).detach()),
+}
 
 
-def _binary(m: Any, x: Tensor) -> Tensor:
-    return F.linear(x, Clipped.apply(m.w))
-
-
-def _own(m: Any, x: Tensor) -> Tensor:
-    return OwnLinear.apply(x, m.w, m.b)
-
-
-def _reversal(m: Any, x: Tensor) -> Tensor:
-    return Reversed.apply(F.linear(x, m.w, m.b))
-
-
-def _detach_trick(m: Any, x: Tensor) -> Tensor:
-    return F.linear(x, m.w + ((m.w * 4).round() / 4 - m.w).detach())
-
-
-OWN = {f.__name__.strip("_"): (f,) for f in (_ste, _binary, _own, _reversal, _detach_trick)}
-
-
-@case(FAMILY, "exact", "an autograd function of the user's on a weight", each=OWN)
+@exact("an autograd function of the user's on a weight", each=OWN)
 def own_autograd_function(apply: Callable[..., Tensor]) -> Made:
     run = lambda m, x: m.head(apply(m, x).tanh())  # noqa: E731
     return Net(run, w=free(D, D), b=free(D), head=head()), torch.randn(7, D)
-
-
-def _lora(m: Any, x: Tensor) -> Tensor:
-    return m.base(x) + 0.5 * (x @ m.a.t() @ m.b.t())
-
-
-def _loha(m: Any, x: Tensor) -> Tensor:
-    return F.linear(x, m.base.weight + (m.b @ m.a) * (m.b.flip(0) @ m.a.flip(0)), m.base.bias)
 
 
 def _oft(m: Any, x: Tensor) -> Tensor:
@@ -216,18 +153,16 @@ def _dora(m: Any, x: Tensor) -> Tensor:
     return F.linear(x, m.g[:, None] * w / w.norm(dim=1, keepdim=True).detach(), m.base.bias)
 
 
-def _lokr(m: Any, x: Tensor) -> Tensor:
-    return F.linear(x, m.base.weight + torch.kron(m.k, m.k), m.base.bias)
+ADAPTERS = {
+    "lora": lambda m, x: m.base(x) + 0.5 * (x @ m.a.t() @ m.b.t()),
+    "loha": lambda m, x: F.linear(x, m.base.weight + (m.b @ m.a) * (m.b.flip(0) @ m.a.flip(0)), m.base.bias),
+    **named(_oft, _dora),
+    "lokr": lambda m, x: F.linear(x, m.base.weight + torch.kron(m.k, m.k), m.base.bias),
+    "ia3": lambda m, x: m.base(x) * m.g,
+}
 
 
-def _ia3(m: Any, x: Tensor) -> Tensor:
-    return m.base(x) * m.g
-
-
-ADAPTERS = {f.__name__.strip("_"): (f,) for f in (_lora, _loha, _oft, _dora, _lokr, _ia3)}
-
-
-@case(FAMILY, "exact", "adapters on a frozen weight", each=ADAPTERS)
+@exact("adapters on a frozen weight", each=ADAPTERS)
 def adapter(apply: Callable[..., Tensor]) -> Made:
     base = nn.Linear(D, D).requires_grad_(False)
     parts = {"a": free(2, D), "b": free(D, 2), "s": free(D, D, scale=0.2), "g": free(D), "k": free(2, 2)}
@@ -257,12 +192,12 @@ ALIASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@case(FAMILY, "either", "a registered parameter reached through another name", each=ALIASES)
+@either("a registered parameter reached through another name", each=ALIASES)
 def aliased_parameter(run: Any, hold: Any) -> Made:
     return aliased(run, hold)
 
 
-@case(FAMILY, "either", "a parameter that a module-level function closes over and the model registers")
+@either("a parameter that a module-level function closes over and the model registers")
 def patched_forward() -> Made:
     model = nn.Sequential(nn.Linear(D, D), nn.Tanh(), head())
     original, w = model[0].forward, model[0].weight
@@ -270,7 +205,7 @@ def patched_forward() -> Made:
     return model, torch.randn(7, D)
 
 
-@case(FAMILY, "either", "a layer held in a plain list and registered elsewhere")
+@either("a layer held in a plain list and registered elsewhere")
 def module_in_a_plain_list() -> Made:
     a = nn.Linear(D, D)
     model = Net(lambda m, x: m.head(m.plain[0](x).tanh()), a=a, head=head())
@@ -278,7 +213,7 @@ def module_in_a_plain_list() -> Made:
     return model, torch.randn(7, D)
 
 
-@case(FAMILY, "exact", "parameters nobody registered are constants", each={"list": ("list",), "module": ("module",)})
+@exact("parameters nobody registered are constants", each=("list", "module"))
 def unregistered_parameters(kind: str) -> Made:
     hidden = nn.Linear(D, D)
     model = Net(lambda m, x: m.head(m.hidden[0](x).tanh()), head=head())
@@ -286,7 +221,7 @@ def unregistered_parameters(kind: str) -> Made:
     return model, torch.randn(7, D)
 
 
-@case(FAMILY, "exact", "a parameter that belongs to another part", each={"weight": ("weight",), "bias": ("bias",)})
+@exact("a parameter that belongs to another part", each=("weight", "bias"))
 def parameter_of_another_module(which: str) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         h = m.a(x).tanh()
@@ -296,11 +231,9 @@ def parameter_of_another_module(which: str) -> Made:
 
 
 # -- hooks on gradients --------------------------------------------------------------------------------------------
-@case(
-    FAMILY,
-    "either",
+@either(
     "a hook on a parameter changes its gradient; plain autograd.grad follows it",
-    each={"scale": (lambda g: 0.5 * g,), "clip": (lambda g: g.clamp(-0.1, 0.1),), "zero": (torch.zeros_like,)},
+    each={"scale": lambda g: 0.5 * g, "clip": lambda g: g.clamp(-0.1, 0.1), "zero": torch.zeros_like},
 )
 def gradient_hook(hook: Any) -> Made:
     model = nn.Sequential(nn.Linear(D, 5), nn.Tanh(), head(5))
@@ -308,15 +241,9 @@ def gradient_hook(hook: Any) -> Made:
     return model, torch.randn(7, D)
 
 
-@case(
-    FAMILY,
-    "either",
+@either(
     "a hook on a hidden tensor's gradient, applied to a whole batch at once",
-    each={
-        "scale": (lambda g: 0.5 * g,),
-        "clip": (lambda g: g.clamp(-0.1, 0.1),),
-        "norm": (lambda g: g / (1 + g.norm()),),
-    },
+    each={"scale": lambda g: 0.5 * g, "clip": lambda g: g.clamp(-0.1, 0.1), "norm": lambda g: g / (1 + g.norm())},
 )
 def hidden_gradient_hook(hook: Any) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
@@ -328,7 +255,7 @@ def hidden_gradient_hook(hook: Any) -> Made:
     return Net(run, a=nn.Linear(D, 5), head=head(5)), torch.randn(7, D)
 
 
-@case(FAMILY, "either", "a full backward hook that changes a layer's gradient")
+@either("a full backward hook that changes a layer's gradient")
 def module_backward_hook() -> Made:
     model = nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), head(5))
     model[2].register_full_backward_hook(lambda m, i, o: (0.5 * i[0],))
@@ -350,28 +277,26 @@ class Skewed(nn.Module):
         return w * self.scale.exp()
 
 
-@case(FAMILY, "exact", "parametrised weights", each={"symmetric": (Symmetric,), "with a parameter": (Skewed,)})
+@exact("parametrised weights", each={"symmetric": (Symmetric,), "with a parameter": (Skewed,)})
 def parametrized(kind: type[nn.Module]) -> Made:
     layer = nn.Linear(D, D)
     parametrize.register_parametrization(layer, "weight", kind())
     return nn.Sequential(layer, nn.Tanh(), layer, head()), torch.randn(7, D)
 
 
-@case(
-    FAMILY,
-    "exact",
+@exact(
     "norms of weights",
     each={
-        "weight_norm": (parametrizations.weight_norm,),
-        "spectral_norm": (parametrizations.spectral_norm,),
-        "orthogonal": (parametrizations.orthogonal,),
+        "weight_norm": parametrizations.weight_norm,
+        "spectral_norm": parametrizations.spectral_norm,
+        "orthogonal": parametrizations.orthogonal,
     },
 )
 def weight_parametrization(norm: Any) -> Made:
     return nn.Sequential(norm(nn.Linear(D, D)), nn.Tanh(), head()), torch.randn(7, D)
 
 
-@case(FAMILY, "either", "parametrised weights inside parametrize.cached()")
+@either("parametrised weights inside parametrize.cached()")
 def parametrized_and_cached() -> Made:
     layer = nn.Linear(D, D)
     parametrize.register_parametrization(layer, "weight", Symmetric())
@@ -383,12 +308,7 @@ def parametrized_and_cached() -> Made:
     return Net(run, a=layer, head=head()), torch.randn(7, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "a table of words tied to the head through a transpose",
-    each={"t": (0,), "permute": (1,), "T": (2,)},
-)
+@exact("a table of words tied to the head through a transpose", each={"t": 0, "permute": 1, "T": 2})
 def tied_through_a_transpose(kind: int) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         w = (m.table.weight.t(), m.table.weight.permute(1, 0), m.table.weight.T)[kind]

@@ -9,27 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, case, free, ids
-from zoo.unseen import FAMILY, D, T, head
+from zoo.case import Made, Net, free, ids, named
+from zoo.unseen import D, T, either, exact, head
 
 
 # -- machinery inside forward --------------------------------------------------------------------------------------
-def _vmapped(m: Any, x: Tensor) -> Tensor:
-    return torch.vmap(lambda row: m.a(row).tanh())(x)
-
-
-def _vmapped_weight(m: Any, x: Tensor) -> Tensor:
-    return torch.vmap(lambda w: x @ w)(m.w.view(2, D, D // 2)).movedim(0, 1).flatten(1).tanh()
-
-
-def _functional(m: Any, x: Tensor) -> Tensor:
-    return torch.func.functional_call(m.a, {name: 2 * p for name, p in m.a.named_parameters()}, (x,)).tanh()
-
-
-def _input_gradient(m: Any, x: Tensor) -> Tensor:
-    return torch.vmap(torch.func.grad(lambda row: m.a(row).tanh().sum()))(x)
-
-
 def _own_gradient(m: Any, x: Tensor) -> Tensor:
     with torch.enable_grad():
         z = x.detach().requires_grad_()
@@ -41,37 +25,31 @@ def _ensemble(m: Any, x: Tensor) -> Tensor:
     return torch.vmap(lambda w: F.linear(x, w).tanh())(weights).mean(0)
 
 
-def _double_backward_penalty(m: Any, x: Tensor) -> Tensor:
-    return m.a(x).tanh() * _own_gradient(m, x)
-
-
 MACHINERY = {
-    f.__name__.strip("_"): (f,)
-    for f in (
-        _vmapped,
-        _vmapped_weight,
-        _functional,
-        _input_gradient,
-        _own_gradient,
-        _ensemble,
-        _double_backward_penalty,
-    )
+    "vmapped": lambda m, x: torch.vmap(lambda row: m.a(row).tanh())(x),
+    "vmapped_weight": lambda m, x: torch.vmap(lambda w: x @ w)(m.w.view(2, D, D // 2)).movedim(0, 1).flatten(1).tanh(),
+    "functional": lambda m, x: torch.func.functional_call(
+        m.a, {name: 2 * p for name, p in m.a.named_parameters()}, (x,)
+    ).tanh(),
+    "input_gradient": lambda m, x: torch.vmap(torch.func.grad(lambda row: m.a(row).tanh().sum()))(x),
+    **named(_own_gradient, _ensemble),
+    "double_backward_penalty": lambda m, x: m.a(x).tanh() * _own_gradient(m, x),
 }
 
 
-@case(FAMILY, "either", "torch.func, vmap and gradients inside forward", each=MACHINERY)
+@either("torch.func, vmap and gradients inside forward", each=MACHINERY)
 def machinery_in_forward(apply: Callable[..., Tensor]) -> Made:
     return Net(lambda m, x: m.head(apply(m, x)), a=nn.Linear(D, D), w=free(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "either", "parts without Python code", each={"scripted": (True,), "traced": (False,)})
+@either("parts without Python code", each={"scripted": True, "traced": False})
 def without_python(scripted: bool) -> Made:
     part = nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, 5))
     made = torch.jit.script(part) if scripted else torch.jit.trace(part, torch.randn(2, D))
     return nn.Sequential(made, nn.Tanh(), head(5)), torch.randn(6, D)
 
 
-@case(FAMILY, "either", "a compiled part (the eager backend)", each={"part": (False,), "whole": (True,)})
+@either("a compiled part (the eager backend)", each={"part": False, "whole": True})
 def compiled(whole: bool) -> Made:
     part = nn.Sequential(nn.Linear(D, 5), nn.Tanh())
     if whole:
@@ -80,12 +58,12 @@ def compiled(whole: bool) -> Made:
     return nn.Sequential(compiled, head(5)), torch.randn(6, D)
 
 
-@case(FAMILY, "either", "a wrapper for several devices on a machine without any")
+@either("a wrapper for several devices on a machine without any")
 def data_parallel() -> Made:
     return nn.DataParallel(nn.Sequential(nn.Linear(D, 5), nn.Tanh(), head(5))), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "lists and dictionaries of parameters", each={"list": (True,), "dict": (False,)})
+@exact("lists and dictionaries of parameters", each={"list": True, "dict": False})
 def parameter_containers(as_list: bool) -> Made:
     values = [free(D, D), free(D, D)]
     store: Any = nn.ParameterList(values) if as_list else nn.ParameterDict({"0": values[0], "1": values[1]})
@@ -98,12 +76,7 @@ def parameter_containers(as_list: bool) -> Made:
     return Net(run, store=store, head=head()), torch.randn(6, D)
 
 
-@case(
-    FAMILY,
-    "either",
-    "complex parameters",
-    each={"product": ("product",), "fft": ("fft",), "modulus": ("modulus",), "real view": ("real",)},
-)
+@either("complex parameters", each={"product": "product", "fft": "fft", "modulus": "modulus", "real view": "real"})
 def complex_parameters(kind: str) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         z = torch.fft.fft(x) if kind == "fft" else x.to(torch.complex128)
@@ -116,7 +89,7 @@ def complex_parameters(kind: str) -> Made:
 
 
 # -- blocks of the literature --------------------------------------------------------------------------------------
-@case(FAMILY, "exact", "layer scale, stochastic depth switched off")
+@exact("layer scale, stochastic depth switched off")
 def layer_scale() -> Made:
     run = lambda m, x: m.head((x + m.gamma * m.a(m.norm(x))).mean(1))  # noqa: E731
     return Net(run, gamma=free(D), a=nn.Linear(D, D), norm=nn.LayerNorm(D), head=head()), torch.randn(6, T, D)
@@ -128,7 +101,7 @@ def _vit(m: Any, x: Tensor) -> Tensor:
     return m.head(m.block(h)[:, 0])
 
 
-@case(FAMILY, "exact", "patches, a class token and positions", each={"2": (2,), "4": (4,)})
+@exact("patches, a class token and positions", each=(2, 4))
 def vision_transformer(patch: int) -> Made:
     block = nn.TransformerEncoderLayer(D, 2, 6, batch_first=True, norm_first=True)
     places = (8 // patch) ** 2 + 1
@@ -136,9 +109,7 @@ def vision_transformer(patch: int) -> Made:
     return Net(_vit, block=block, head=head(), **parts), torch.randn(6, 1, 8, 8)
 
 
-@case(
-    FAMILY, "exact", "windows folded into the batch, a table of relative positions (Swin)", each={"2": (2,), "4": (4,)}
-)
+@exact("windows folded into the batch, a table of relative positions (Swin)", each=(2, 4))
 def windowed_attention(window: int) -> Made:
     places = window * window
     steps = torch.stack(torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")).flatten(1)
@@ -157,7 +128,7 @@ def windowed_attention(window: int) -> Made:
     return Net(run, index=index, head=head(), **parts), torch.randn(6, 4, 4, D)
 
 
-@case(FAMILY, "exact", "squeeze and excite: a gate from the sample's own mean")
+@exact("squeeze and excite: a gate from the sample's own mean")
 def squeeze_excite() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         h = m.conv(x)
@@ -167,7 +138,7 @@ def squeeze_excite() -> Made:
     return Net(run, head=head(4), **parts), torch.randn(6, 2, 5, 5)
 
 
-@case(FAMILY, "exact", "a soft mixture of experts", each={"2": (2,), "5": (5,)})
+@exact("a soft mixture of experts", each=(2, 5))
 def soft_experts(count: int) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         gates = m.gate(x).softmax(-1)
@@ -177,7 +148,7 @@ def soft_experts(count: int) -> Made:
     return Net(run, gate=nn.Linear(D, count), experts=experts, head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "experts in one tensor, picked per sample")
+@exact("experts in one tensor, picked per sample")
 def experts_in_one_tensor() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         chosen = m.gate(x).argmax(-1)
@@ -186,18 +157,13 @@ def experts_in_one_tensor() -> Made:
     return Net(run, gate=nn.Linear(D, 3), w=free(3, D, D), head=head()), torch.randn(9, D)
 
 
-@case(FAMILY, "exact", "a factored softmax over many classes")
+@exact("a factored softmax over many classes")
 def adaptive_softmax() -> Made:
     part = nn.AdaptiveLogSoftmaxWithLoss(D, 6, cutoffs=[2, 4], div_value=1.0)
     return Net(lambda m, x: m.s.log_prob(m.a(x).tanh()), a=nn.Linear(D, D), s=part), torch.randn(6, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "matrix products of parameters",
-    each={"chain": (0,), "baddbmm": (1,), "tensordot": (2,), "outer": (3,)},
-)
+@exact("matrix products of parameters", each={"chain": 0, "baddbmm": 1, "tensordot": 2, "outer": 3})
 def products_of_parameters(kind: int) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if kind == 0:
@@ -213,7 +179,7 @@ def products_of_parameters(kind: int) -> Made:
     return Net(run, w=free(D, D), b=free(D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "an implicit layer: a fixed point by iteration", each={"5": (5,), "20": (20,)})
+@exact("an implicit layer: a fixed point by iteration", each=(5, 20))
 def fixed_point(steps: int) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         z = torch.zeros_like(x)
@@ -224,7 +190,7 @@ def fixed_point(steps: int) -> Made:
     return Net(run, a=nn.Linear(D, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "a state space scan with a learned decay")
+@exact("a state space scan with a learned decay")
 def state_space_scan() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         state, decay = torch.zeros_like(x[:, 0]), m.decay.sigmoid()
@@ -235,14 +201,14 @@ def state_space_scan() -> Made:
     return Net(run, decay=free(D), inp=nn.Linear(D, D), step=nn.Linear(D, D), head=head()), torch.randn(6, 5, D)
 
 
-@case(FAMILY, "exact", "a graph network: every sample is a graph with its own adjacency")
+@exact("a graph network: every sample is a graph with its own adjacency")
 def graph_network() -> Made:
     run = lambda m, x, a: m.head((a @ m.b((a @ m.a(x)).relu())).mean(1))  # noqa: E731
     adjacency = (torch.rand(6, 4, 4) > 0.5).to(torch.get_default_dtype())
     return Net(run, a=nn.Linear(D, 5), b=nn.Linear(5, D), head=head()), (torch.randn(6, 4, D), adjacency)
 
 
-@case(FAMILY, "either", "quantised activations and a table of codes: the nearest code, straight through")
+@either("quantised activations and a table of codes: the nearest code, straight through")
 def vector_quantiser() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         h = m.a(x)
@@ -252,7 +218,7 @@ def vector_quantiser() -> Made:
     return Net(run, a=nn.Linear(D, D), codes=free(5, D), head=head()), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "positions as many as samples, tokens as many as features", each={"4": (4,), "7": (7,)})
+@exact("positions as many as samples, tokens as many as features", each=(4, 7))
 def sizes_that_coincide(n: int) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         h = m.word(x) + m.place(torch.arange(x.shape[1]))

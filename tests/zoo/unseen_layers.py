@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, case, free, ids
-from zoo.unseen import FAMILY, D, T, head
+from zoo.case import Made, Net, free, ids, named
+from zoo.unseen import D, T, either, exact, head
 
 
 def pooled(part: nn.Module, d: int = D) -> Net:
@@ -19,9 +19,7 @@ def pooled(part: nn.Module, d: int = D) -> Net:
 
 
 # -- recurrent, attention ------------------------------------------------------------------------------------------
-@case(
-    FAMILY,
-    "exact",
+@exact(
     "recurrent layers hold their weights flat",
     each={
         f"{kind.__name__} {label}": (kind, options)
@@ -36,18 +34,13 @@ def recurrent(kind: Any, options: dict[str, Any]) -> Made:
     return Net(lambda m, x: m.head(m.layer(x)[0][:, -1]), layer=layer, head=head(width)), torch.randn(6, T, D)
 
 
-@case(FAMILY, "exact", "samples along the second axis of a recurrent layer")
+@exact("samples along the second axis of a recurrent layer")
 def recurrent_time_first() -> Made:
     run = lambda m, x: m.head(m.layer(x.transpose(0, 1))[0][-1])  # noqa: E731
     return Net(run, layer=nn.LSTM(D, 5), head=head(5)), torch.randn(6, T, D)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "cells called in a loop",
-    each={"LSTMCell": (nn.LSTMCell,), "GRUCell": (nn.GRUCell,), "RNNCell": (nn.RNNCell,)},
-)
+@exact("cells called in a loop", each={"LSTMCell": nn.LSTMCell, "GRUCell": nn.GRUCell, "RNNCell": nn.RNNCell})
 def recurrent_cell(kind: Any) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         state = None
@@ -68,7 +61,7 @@ ATTENTION = {
 }
 
 
-@case(FAMILY, "exact", "attention with packed and separate projections", each=ATTENTION)
+@exact("attention with packed and separate projections", each=ATTENTION)
 def multihead_attention(options: dict[str, Any], weights: bool) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         first = m.a.batch_first
@@ -80,16 +73,9 @@ def multihead_attention(options: dict[str, Any], weights: bool) -> Made:
     return Net(run, a=nn.MultiheadAttention(D, 2, **options), head=head()), torch.randn(6, T, D)
 
 
-@case(
-    FAMILY,
-    "exact",
+@exact(
     "the encoder layer has a fast path in eval mode that bypasses its modules",
-    each={
-        "post": ({},),
-        "pre": ({"norm_first": True},),
-        "gelu": ({"activation": "gelu"},),
-        "no bias": ({"bias": False},),
-    },
+    each={"post": {}, "pre": {"norm_first": True}, "gelu": {"activation": "gelu"}, "no bias": {"bias": False}},
     quick=("post",),
 )
 def transformer_encoder_layer(options: dict[str, Any]) -> Made:
@@ -98,7 +84,7 @@ def transformer_encoder_layer(options: dict[str, Any]) -> Made:
     return pooled(encoder), torch.randn(6, T, D)
 
 
-@case(FAMILY, "exact", "decoder layers with a memory")
+@exact("decoder layers with a memory")
 def transformer_decoder_layer() -> Made:
     layer = nn.TransformerDecoderLayer(D, 2, 6, batch_first=True)
     return Net(lambda m, x, y: m.head(m.d(x, y).mean(1)), d=layer, head=head()), (
@@ -107,7 +93,7 @@ def transformer_decoder_layer() -> Made:
     )
 
 
-@case(FAMILY, "either", "padding masks and the nested-tensor fast path of the encoder")
+@either("padding masks and the nested-tensor fast path of the encoder")
 def encoder_with_padding() -> Made:
     layer = nn.TransformerEncoderLayer(D, 2, 6, batch_first=True)
     padding = torch.arange(T)[None] >= torch.tensor([3, 2, 3, 1, 2, 3])[:, None]
@@ -116,34 +102,29 @@ def encoder_with_padding() -> Made:
 
 
 # -- layers that are not affine maps of one input ------------------------------------------------------------------
-@case(FAMILY, "exact", "a bilinear layer: two inputs, one weight", each={"2": (2,), "5": (5,)})
+@exact("a bilinear layer: two inputs, one weight", each=(2, 5))
 def bilinear(width: int) -> Made:
     run = lambda m, x: m.head(m.b(x, x.flip(1)).tanh())  # noqa: E731
     return Net(run, b=nn.Bilinear(D, D, width), head=head(width)), torch.randn(6, D)
 
 
-@case(FAMILY, "exact", "bags of words", each={"sum": ("sum",), "mean": ("mean",), "max": ("max",)})
+@exact("bags of words", each=("sum", "mean", "max"))
 def embedding_bag(mode: str) -> Made:
     return nn.Sequential(nn.EmbeddingBag(7, D, mode=mode), nn.Tanh(), head()), ids(6, T)
 
 
-@case(FAMILY, "either", "bags cut by offsets that count across the batch")
+@either("bags cut by offsets that count across the batch")
 def embedding_bag_with_offsets() -> Made:
     run = lambda m, x: m.head(m.bag(x.flatten(), torch.arange(0, x.numel(), x.shape[1])).tanh())  # noqa: E731
     return Net(run, bag=nn.EmbeddingBag(7, D, mode="sum"), head=head()), ids(6, T)
 
 
-@case(
-    FAMILY,
-    "exact",
-    "embeddings with options",
-    each={"padding": ({"padding_idx": 0},), "sparse": ({"sparse": True},)},
-)
+@exact("embeddings with options", each={"padding": {"padding_idx": 0}, "sparse": {"sparse": True}})
 def embedding_options(options: dict[str, Any]) -> Made:
     return nn.Sequential(nn.Embedding(7, D, **options), nn.Flatten(), head(T * D)), ids(6, T)
 
 
-@case(FAMILY, "either", "gradients divided by how often a word occurs in the batch: alone, in the sample")
+@either("gradients divided by how often a word occurs in the batch: alone, in the sample")
 def embedding_scaled_by_frequency() -> Made:
     return nn.Sequential(nn.Embedding(4, D, scale_grad_by_freq=True), nn.Flatten(), head(T * D)), ids(
         6, T, vocabulary=4
@@ -164,7 +145,7 @@ NORMS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-@case(FAMILY, "exact", "norms and activations with parameters", each=NORMS)
+@exact("norms and activations with parameters", each=NORMS)
 def norm(make: Any, shape: tuple[int, ...]) -> Made:
     part = make()
     for p in part.parameters():
@@ -189,7 +170,7 @@ CONVOLUTIONS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-@case(FAMILY, "exact", "convolutions with every option", each=CONVOLUTIONS)
+@exact("convolutions with every option", each=CONVOLUTIONS)
 def convolution(make: Any, shape: tuple[int, ...]) -> Made:
     part = make()
     width = part(torch.randn(1, *shape)).numel()
@@ -208,34 +189,21 @@ def _per_sample(m: Any, x: Tensor) -> Tensor:
     return F.conv2d(x.reshape(1, -1, *x.shape[2:]), w, groups=n).view(n, 3, 3, 3)
 
 
-def _reshaped(m: Any, x: Tensor) -> Tensor:
-    return F.conv2d(x, m.flat.view(3, 2, 2, 2))
-
-
-def _permuted(m: Any, x: Tensor) -> Tensor:
-    return F.conv2d(x, m.flat.view(2, 2, 2, 3).permute(3, 2, 0, 1))
-
-
 def _standardised(m: Any, x: Tensor) -> Tensor:
     w = m.flat.view(3, 2, 2, 2)
     return F.conv2d(x, (w - w.mean((1, 2, 3), keepdim=True)) / w.std((1, 2, 3), keepdim=True))
 
 
-def _unfolded(m: Any, x: Tensor) -> Tensor:
-    return (m.flat.view(3, 8) @ F.unfold(x, 2)).view(-1, 3, 3, 3)
-
-
-def _einsum(m: Any, x: Tensor) -> Tensor:
-    return torch.einsum("oc,nchw->nohw", m.flat[:6].view(3, 2), x)[..., 1:, 1:]
-
-
 GENERATED = {
-    f.__name__.strip("_"): (f,)
-    for f in (_generated, _per_sample, _reshaped, _permuted, _standardised, _unfolded, _einsum)
+    **named(_generated, _per_sample, _standardised),
+    "reshaped": lambda m, x: F.conv2d(x, m.flat.view(3, 2, 2, 2)),
+    "permuted": lambda m, x: F.conv2d(x, m.flat.view(2, 2, 2, 3).permute(3, 2, 0, 1)),
+    "unfolded": lambda m, x: (m.flat.view(3, 8) @ F.unfold(x, 2)).view(-1, 3, 3, 3),
+    "einsum": lambda m, x: torch.einsum("oc,nchw->nohw", m.flat[:6].view(3, 2), x)[..., 1:, 1:],
 }
 
 
-@case(FAMILY, "exact", "convolutions whose weights are computed", each=GENERATED)
+@exact("convolutions whose weights are computed", each=GENERATED)
 def computed_convolution(apply: Callable[..., Tensor]) -> Made:
     run = lambda m, x: m.head(apply(m, x).tanh().flatten(1))  # noqa: E731
     return Net(
@@ -254,7 +222,7 @@ EINSUMS = {
 }
 
 
-@case(FAMILY, "exact", "einsum in many shapes", each={key: (key, shape) for key, shape in EINSUMS.items()})
+@exact("einsum in many shapes", each={key: (key, shape) for key, shape in EINSUMS.items()})
 def einsum(equation: str, shape: tuple[int, ...]) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         h = x.mean(1) if equation.startswith("nd,") else x
@@ -265,17 +233,17 @@ def einsum(equation: str, shape: tuple[int, ...]) -> Made:
 
 
 LOOKUPS: dict[str, tuple[Any, ...]] = {
-    "index_select": (lambda w, i: torch.index_select(w, 0, i.flatten()).view(*i.shape, D),),
-    "gather": (lambda w, i: torch.gather(w, 0, i.flatten()[:, None].expand(-1, D)).view(*i.shape, D),),
-    "index": (lambda w, i: w[i],),
-    "one hot": (lambda w, i: F.one_hot(i, 7).to(w) @ w,),
-    "take": (lambda w, i: torch.take(w, i[..., None] * D + torch.arange(D)),),
-    "scatter": (lambda w, i: torch.zeros(len(i), 7, dtype=w.dtype).scatter_(1, i, 1.0)[:, None] @ w,),
-    "functional": (lambda w, i: F.embedding(i, w, padding_idx=1),),
-    "unbind": (lambda w, i: torch.stack([torch.stack([w.unbind(0)[j] for j in row]) for row in i.tolist()]),),
+    "index_select": lambda w, i: torch.index_select(w, 0, i.flatten()).view(*i.shape, D),
+    "gather": lambda w, i: torch.gather(w, 0, i.flatten()[:, None].expand(-1, D)).view(*i.shape, D),
+    "index": lambda w, i: w[i],
+    "one hot": lambda w, i: F.one_hot(i, 7).to(w) @ w,
+    "take": lambda w, i: torch.take(w, i[..., None] * D + torch.arange(D)),
+    "scatter": lambda w, i: torch.zeros(len(i), 7, dtype=w.dtype).scatter_(1, i, 1.0)[:, None] @ w,
+    "functional": lambda w, i: F.embedding(i, w, padding_idx=1),
+    "unbind": lambda w, i: torch.stack([torch.stack([w.unbind(0)[j] for j in row]) for row in i.tolist()]),
 }
 
 
-@case(FAMILY, "exact", "tables looked up in many ways", each=LOOKUPS)
+@exact("tables looked up in many ways", each=LOOKUPS)
 def lookup(read: Any) -> Made:
     return Net(lambda m, i: m.head(read(m.w, i).tanh().mean(1)), w=free(7, D), head=head()), ids(6, T)

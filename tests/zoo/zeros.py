@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, case
+from zoo.case import Made, Net, family, named
 
 FAMILY = "zeros"
+exact, refused, either = family(FAMILY)
 D, N = 4, 6
 
 
@@ -23,25 +24,9 @@ def _decorated(m: Any, x: Tensor) -> Tensor:
     return m.head(m.a(x).tanh())
 
 
-def _detached(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()).detach()
-
-
 def _inference(m: Any, x: Tensor) -> Tensor:
     with torch.inference_mode():
         return m.head(m.a(x).tanh())
-
-
-def _numpy(m: Any, x: Tensor) -> Tensor:
-    return torch.from_numpy(m.head(m.a(x).tanh()).detach().numpy())
-
-
-def _through_data(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x).tanh()).data
-
-
-def _fresh(m: Any, x: Tensor) -> Tensor:
-    return torch.tensor(m.head(m.a(x).tanh()).tolist(), dtype=x.dtype)
 
 
 def _set_grad(m: Any, x: Tensor) -> Tensor:
@@ -49,57 +34,46 @@ def _set_grad(m: Any, x: Tensor) -> Tensor:
         return m.head(m.a(x).tanh())
 
 
-def _constant(m: Any, x: Tensor) -> Tensor:
-    return x[:, :3] * 2
-
-
-def _rounded(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.a(x)).argmax(1, keepdim=True).to(x)
-
-
 CUT = {
-    f.__name__.strip("_"): (f,)
-    for f in (_decorated, _detached, _inference, _numpy, _through_data, _fresh, _set_grad, _constant, _rounded)
+    **named(_decorated, _inference, _set_grad),
+    "detached": lambda m, x: m.head(m.a(x).tanh()).detach(),
+    "numpy": lambda m, x: torch.from_numpy(m.head(m.a(x).tanh()).detach().numpy()),
+    "through_data": lambda m, x: m.head(m.a(x).tanh()).data,
+    "fresh": lambda m, x: torch.tensor(m.head(m.a(x).tanh()).tolist(), dtype=x.dtype),
+    "constant": lambda m, x: x[:, :3] * 2,
+    "rounded": lambda m, x: m.head(m.a(x)).argmax(1, keepdim=True).to(x),
 }
 
 
-@case(
-    FAMILY,
-    "refused",
-    "no output depends on a parameter as far as autograd sees",
-    each=CUT,
-    quick=("decorated", "detached", "inference"),
+@refused(
+    "no output depends on a parameter as far as autograd sees", each=CUT, quick=("decorated", "detached", "inference")
 )
+@refused("the same for all pairs of outputs", each=CUT, kernel="entk", name="cut_off_entk")
 def cut_off(run: Callable[..., Tensor]) -> Made:
     return Net(run, **body()), torch.randn(N, D)
 
 
-@case(FAMILY, "refused", "the same for all pairs of outputs", each=CUT, kernel="entk")
-def cut_off_entk(run: Callable[..., Tensor]) -> Made:
-    return Net(run, **body()), torch.randn(N, D)
-
-
-@case(FAMILY, "refused", "no parameter was chosen", each={"list": ([],), "tuple": ((),)}, options={"params": []})
+@refused("no parameter was chosen", each={"list": ([],), "tuple": ((),)}, options={"params": []})
 def no_parameters_chosen(kind: Any) -> Made:
     return Net(lambda m, x: m.head(m.a(x).tanh()), **body()), torch.randn(N, D)
 
 
-@case(FAMILY, "refused", "every parameter is frozen")
+@refused("every parameter is frozen")
 def all_frozen() -> Made:
     return Net(lambda m, x: m.head(m.a(x).tanh()), **body()).requires_grad_(False), torch.randn(N, D)
 
 
-@case(FAMILY, "refused", "a predicate that chooses nothing", options={"params": lambda name: False})
+@refused("a predicate that chooses nothing", options={"params": lambda name: False})
 def predicate_chooses_nothing() -> Made:
     return Net(lambda m, x: m.head(m.a(x).tanh()), **body()), torch.randn(N, D)
 
 
-@case(FAMILY, "refused", "the chosen parameters reach no output", options={"params": "idle.*"})
+@refused("the chosen parameters reach no output", options={"params": "idle.*"})
 def chosen_parameters_unused() -> Made:
     return Net(lambda m, x: m.head(m.a(x).tanh()), idle=nn.Linear(2, 2), **body()), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "one output is detached, the others are not")
+@exact("one output is detached, the others are not")
 def one_output_detached() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         out = m.head(m.a(x).tanh())
@@ -108,7 +82,7 @@ def one_output_detached() -> Made:
     return Net(run, **body()), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "a part runs without gradients: a frozen backbone", each={"no_grad": (torch.no_grad,)})
+@exact("a part runs without gradients: a frozen backbone", each={"no_grad": torch.no_grad})
 def frozen_backbone(mode: Any) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         with mode():
@@ -118,7 +92,7 @@ def frozen_backbone(mode: Any) -> Made:
     return Net(run, **body()), torch.randn(N, D)
 
 
-@case(FAMILY, "either", "a part runs in inference mode")
+@either("a part runs in inference mode")
 def backbone_in_inference_mode() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -128,7 +102,7 @@ def backbone_in_inference_mode() -> Made:
     return Net(run, **body()), torch.randn(N, D)
 
 
-@case(FAMILY, "exact", "samples whose gradient is zero: dead units for some inputs")
+@exact("samples whose gradient is zero: dead units for some inputs")
 def some_samples_without_gradient() -> Made:
     model = nn.Sequential(nn.Linear(D, D, bias=False), nn.ReLU(), nn.Linear(D, 3, bias=False))
     nn.init.constant_(model[0].weight, 1.0)
@@ -137,12 +111,12 @@ def some_samples_without_gradient() -> Made:
     return model, x
 
 
-@case(FAMILY, "either", "inputs of zeros give gradients by biases only, or none")
+@either("inputs of zeros give gradients by biases only, or none")
 def inputs_of_zeros() -> Made:
     return nn.Sequential(nn.Linear(D, D, bias=False), nn.Linear(D, 3, bias=False)), torch.zeros(N, D)
 
 
-@case(FAMILY, "exact", "gradients switched on inside a function that switched them off")
+@exact("gradients switched on inside a function that switched them off")
 def gradients_switched_on_again() -> Made:
     @torch.no_grad()
     def run(m: Any, x: Tensor) -> Tensor:
