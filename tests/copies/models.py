@@ -12,7 +12,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,23 +30,27 @@ SHARED: dict[str, Any] = {}  # what the models keep in this module and not in th
 class Case:
     name: str
     make: Callable[[], nn.Module]
-    own: dict[str, Change] = field(default_factory=dict)
+    own: dict[str, Change]
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(**own: Change) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:
-    def add(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        def seeded() -> nn.Module:
-            with torch.random.fork_rng():
-                torch.manual_seed(7)
-                return make().eval()
+def add(name: str, make: Callable[[], nn.Module], own: dict[str, Change]) -> None:
+    def seeded() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            return make().eval()
 
-        CASES[make.__name__] = Case(make.__name__, seeded, own)
+    CASES[name] = Case(name, seeded, own)
+
+
+def case(**own: Change) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:
+    def register(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        add(make.__name__, make, own)
         return make
 
-    return add
+    return register
 
 
 def inputs(dtype: torch.dtype) -> Tensor:
@@ -121,25 +125,19 @@ def at(name: str, key: Any, value: Callable[[], Any]) -> Change:
     return change
 
 
-# -- functions over the model ---------------------------------------------------------------------------------------
-
-
-@case()
-def plain() -> nn.Module:
-    return net()
-
-
-@case()
-def lambda_over_self() -> nn.Module:
-    model = net(g=gain())
-    model.middle = lambda h: h * model.g
+def after(model: Any, *steps: Callable[[Any], Any]) -> Any:
+    """The model when something was done to it."""
+    for step in steps:
+        step(model)
     return model
 
 
-@case()
-def lambda_over_parameter() -> nn.Module:
-    g = gain()
-    return net(g=g, middle=lambda h: h * g)
+def shared(key: str, value: Any) -> Any:
+    SHARED[key] = value
+    return value
+
+
+# -- functions over the model ---------------------------------------------------------------------------------------
 
 
 @case()
@@ -159,12 +157,6 @@ def nested_function() -> nn.Module:
 
 
 @case()
-def default_argument() -> nn.Module:
-    g = gain()
-    return net(g=g, middle=lambda h, g=g: h * g)
-
-
-@case()
 def keyword_default() -> nn.Module:
     g = gain()
 
@@ -172,59 +164,6 @@ def keyword_default() -> nn.Module:
         return h * g
 
     return net(g=g, middle=middle)
-
-
-@case()
-def partial_of_a_parameter() -> nn.Module:
-    g = gain()
-    return net(g=g, middle=functools.partial(torch.mul, g))
-
-
-@case()
-def partial_with_keywords() -> nn.Module:
-    w = nn.Parameter(torch.eye(4) * vector(4))
-    return net(w=w, middle=functools.partial(F.linear, weight=w))
-
-
-@case()
-def closure_over_a_submodule() -> nn.Module:
-    extra = nn.Linear(4, 4)
-    return net(extra=extra, middle=lambda h: extra(h))
-
-
-@case()
-def closure_over_a_submodules_weight() -> nn.Module:
-    model = net()
-    model.middle = lambda h: h * model.a.weight[:, 0]
-    return model
-
-
-@case(cell=lambda m: m.middle.__closure__[0].cell_contents.mul_(1.7))
-def closure_over_a_plain_tensor() -> nn.Module:
-    t = vector(4)
-    return net(middle=lambda h: h * t)
-
-
-@case(cell=lambda m: setattr(m.middle.__closure__[0], "cell_contents", 2.5))
-def closure_over_a_number() -> nn.Module:
-    s = 1.3
-    return net(middle=lambda h: h * s)
-
-
-@case()
-def functions_in_a_dict() -> nn.Module:
-    model = net(g=gain())
-    model.functions = {"scale": lambda h: h * model.g, "tanh": torch.tanh}
-    model.middle = lambda h: model.functions["tanh"](model.functions["scale"](h))
-    return model
-
-
-@case()
-def functions_in_a_list() -> nn.Module:
-    g, k = gain(), gain(seed=3)
-    model = forwarding(lambda m, h: functools.reduce(lambda v, f: f(v), m.functions, h), g=g, k=k)
-    model.functions = [lambda h: h * g, lambda h: h + k]
-    return model
 
 
 @case()
@@ -254,71 +193,7 @@ class Slotted:
         self.value = value
 
 
-@case()
-def method_of_another_object() -> nn.Module:
-    g = gain()
-    return net(g=g, middle=Holder(g).scaled)
-
-
-@case()
-def object_with_the_model() -> nn.Module:
-    model = net(g=gain())
-    model.helper = Holder(model)
-    return _with(model, lambda h: h * model.helper.value.g)
-
-
-def _with(model: Any, middle: Callable[[Tensor], Tensor]) -> Any:
-    model.middle = middle
-    return model
-
-
 # -- hooks ----------------------------------------------------------------------------------------------------------
-
-
-@case()
-def ia3_by_hook() -> nn.Module:
-    model = net(g=gain())
-    model.a.register_forward_hook(lambda module, args, out: out * model.g)
-    return model
-
-
-@case()
-def ia3_by_hook_over_the_parameter() -> nn.Module:
-    g = gain()
-    model = net(g=g)
-    model.a.register_forward_hook(lambda module, args, out, g=g: out * g)
-    return model
-
-
-@case()
-def adapter_by_hook() -> nn.Module:
-    adapter = nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 4))
-    model = net(adapter=adapter)
-    model.a.register_forward_hook(lambda module, args, out: out + adapter(out))
-    return model
-
-
-@case()
-def lora_by_hook() -> nn.Module:
-    left, right = nn.Parameter(torch.randn(4, 2)), nn.Parameter(torch.randn(2, 3))
-    model = net(left=left, right=right)
-    model.a.register_forward_hook(lambda module, args, out: out + args[0] @ right.T @ left.T)
-    return model
-
-
-@case()
-def pre_hook_over_a_parameter() -> nn.Module:
-    g = gain(3)
-    model = net(g=g)
-    model.a.register_forward_pre_hook(lambda module, args: (args[0] * g,))
-    return model
-
-
-@case()
-def hook_on_the_model_itself() -> nn.Module:
-    model = net(g=gain(2))
-    model.register_forward_hook(lambda module, args, out: out * module.g)
-    return model
 
 
 @case()
@@ -344,52 +219,6 @@ def bound_method_as_a_hook() -> nn.Module:
 
 
 @case()
-def hook_that_keeps_activations() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.seen["a"])
-    model.seen = {}
-    model.a.register_forward_hook(lambda module, args, out: model.seen.__setitem__("a", out))
-    return model
-
-
-@case()
-def hook_over_a_plain_tensor() -> nn.Module:
-    t = vector(4)
-    model = net()
-    model.a.register_forward_hook(lambda module, args, out: out * t)
-    return model
-
-
-@case()
-def backward_hook() -> nn.Module:
-    model = net()
-    model.b.register_full_backward_hook(lambda module, before, after: (before[0] * 0.5,))
-    return model
-
-
-@case()
-def gradient_hook_that_scales() -> nn.Module:
-    model = net()
-    model.a.weight.register_hook(lambda grad: grad * 3)
-    return model
-
-
-@case()
-def gradient_hook_that_masks() -> nn.Module:
-    model = net()
-    mask = (torch.arange(12).reshape(4, 3) % 2).to(model.a.weight.dtype)
-    model.a.weight.register_hook(lambda grad: grad * mask)
-    return model
-
-
-@case()
-def gradient_hook_of_a_tied_parameter() -> nn.Module:
-    model = net(c=nn.Linear(4, 4), d=nn.Linear(4, 4))
-    model.d.weight = model.c.weight
-    model.c.weight.register_hook(lambda grad: grad * 2)
-    return _with(model, lambda h: model.d(torch.tanh(model.c(h))))
-
-
-@case()
 def hook_of_an_activation() -> nn.Module:
     def middle(m: Any, h: Tensor) -> Tensor:
         if h.requires_grad:
@@ -399,164 +228,7 @@ def hook_of_an_activation() -> nn.Module:
     return forwarding(middle)
 
 
-# -- globals, weak references ----------------------------------------------------------------------------------------
-
-
-def _global_gain(value: float) -> Change:
-    return lambda m: SHARED["gain"].data.fill_(value)
-
-
-@case(filled=_global_gain(2.0))
-def global_parameter() -> nn.Module:
-    SHARED["gain"] = gain()
-    return forwarding(lambda m, h: h * SHARED["gain"], g=SHARED["gain"])
-
-
-@case(filled=lambda m: SHARED["constant"].fill_(2.0), replaced=lambda m: SHARED.__setitem__("constant", vector(4, 9)))
-def global_plain_tensor() -> nn.Module:
-    SHARED["constant"] = vector(4)
-    return forwarding(lambda m, h: h * SHARED["constant"])
-
-
-@case(number=lambda m: SHARED.__setitem__("number", 3.0))
-def global_number() -> nn.Module:
-    SHARED["number"] = 1.5
-    return forwarding(lambda m, h: h * SHARED["number"])
-
-
-@case()
-def global_registry_of_modules() -> nn.Module:
-    SHARED["body"] = nn.Linear(4, 4)
-    return forwarding(lambda m, h: SHARED["body"](h), body=SHARED["body"])
-
-
-@case()
-def global_registry_of_models() -> nn.Module:
-    model = forwarding(lambda m, h: h * SHARED["models"][m.key].g, g=gain(), key="mine")
-    SHARED["models"] = {"mine": model}
-    return model
-
-
-@case()
-def weak_reference_to_the_model() -> nn.Module:
-    model = net(g=gain())
-    seen = weakref.ref(model)
-    return _with(model, lambda h: h * seen().g)
-
-
-@case()
-def weak_reference_to_a_parameter() -> nn.Module:
-    model = net(g=gain())
-    seen = weakref.ref(model.g)
-    return _with(model, lambda h: h * seen())
-
-
-@case()
-def weak_dictionary() -> nn.Module:
-    model = net(g=gain())
-    seen = weakref.WeakValueDictionary({"g": model.g})
-    return _with(model, lambda h: h * seen["g"])
-
-
-# -- plain tensors, arrays, containers --------------------------------------------------------------------------------
-
-
-@case(filled=fill("t", 2.0), replaced=put("t", lambda: vector(4, 5)))
-def plain_tensor() -> nn.Module:
-    return forwarding(lambda m, h: h * m.t, t=vector(4))
-
-
-@case(filled=fill("t", 2.0), replaced=put("t", lambda: np.arange(4.0) + 1))
-def numpy_array() -> nn.Module:
-    return forwarding(lambda m, h: h * torch.as_tensor(m.t).to(h.dtype), t=np.linspace(0.5, 2, 4))
-
-
-@case(member=at("t", 0, lambda: vector(4, 6)), filled=lambda m: m.t[1].fill_(2.0))
-def list_of_tensors() -> nn.Module:
-    return forwarding(lambda m, h: h * m.t[0] + m.t[1], t=[vector(4), vector(4, 1)])
-
-
-@case(member=at("t", "g", lambda: vector(4, 6)), filled=lambda m: m.t["k"].fill_(2.0))
-def dict_of_tensors() -> nn.Module:
-    return forwarding(lambda m, h: h * m.t["g"] + m.t["k"], t={"g": vector(4), "k": vector(4, 1)})
-
-
-@case()
-def parameters_in_a_plain_list() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.kept[0] + m.kept[1], g=gain(), k=gain(seed=1))
-    model.kept = [model.g, model.k]
-    return model
-
-
-@case()
-def parameters_in_a_plain_dict() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.kept["g"], g=gain())
-    model.kept = {"g": model.g}
-    return model
-
-
-@case()
-def modules_in_a_plain_list() -> nn.Module:
-    model = forwarding(lambda m, h: m.kept[0](h), c=nn.Linear(4, 4))
-    model.kept = [model.c]
-    return model
-
-
-@case(filled=fill("t.value", 2.0), replaced=put("t.value", lambda: vector(4, 5)))
-def namespace_of_tensors() -> nn.Module:
-    return forwarding(lambda m, h: h * m.t.value, t=types.SimpleNamespace(value=vector(4)))
-
-
-@case(filled=fill("t.value", 2.0), replaced=put("t.value", lambda: vector(4, 5)))
-def slotted_object() -> nn.Module:
-    return forwarding(lambda m, h: h * m.t.value, t=Slotted(vector(4)))
-
-
-@case()
-def slotted_object_of_a_parameter() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.t.value, g=gain())
-    model.t = Slotted(model.g)
-    return model
-
-
-@case(number=put("scale", lambda: 2.5))
-def attribute_number() -> nn.Module:
-    return forwarding(lambda m, h: h * m.scale, scale=1.5)
-
-
-@case(text=put("mode", lambda: "sin"))
-def attribute_text() -> nn.Module:
-    return forwarding(lambda m, h: torch.sin(h) if m.mode == "sin" else torch.exp(h), mode="exp")
-
-
 # -- tied, parametrized, pruned ----------------------------------------------------------------------------------------
-
-
-@case(untied=lambda m: setattr(m.d, "weight", nn.Parameter(m.c.weight.detach().clone() * 1.5)))
-def tied_weights() -> nn.Module:
-    model = forwarding(lambda m, h: m.d(torch.tanh(m.c(h))), c=nn.Linear(4, 4), d=nn.Linear(4, 4))
-    model.d.weight = model.c.weight
-    return model
-
-
-@case(untied=lambda m: setattr(m, "d", nn.Linear(4, 4).to(m.c.weight.dtype)))
-def module_under_two_names() -> nn.Module:
-    model = forwarding(lambda m, h: m.d(torch.tanh(m.c(h))), c=nn.Linear(4, 4))
-    model.d = model.c
-    return model
-
-
-@case()
-def transposed_weight() -> nn.Module:
-    return forwarding(lambda m, h: h @ m.a.weight @ m.a.weight.T)
-
-
-@case()
-def view_made_long_ago() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.kept.value, g=nn.Parameter(torch.randn(8)))
-    model.kept = Holder(None)
-    model.register_forward_pre_hook(lambda m, args: setattr(m.kept, "value", m.g[:4]))
-    return model
 
 
 class Doubled(nn.Module):
@@ -568,88 +240,7 @@ class Doubled(nn.Module):
         return w * self.factor
 
 
-@case()
-def parametrization() -> nn.Module:
-    model = net()
-    parametrize.register_parametrization(model.a, "weight", Doubled())
-    return model
-
-
-@case()
-def new_weight_norm() -> nn.Module:
-    model = net()
-    parametrizations.weight_norm(model.a)
-    return model
-
-
-@case()
-def old_weight_norm() -> nn.Module:
-    model = net()
-    nn.utils.weight_norm(model.a)
-    return model
-
-
-@case()
-def pruned() -> nn.Module:
-    model = net()
-    prune.l1_unstructured(model.a, "weight", 4)
-    return model
-
-
-@case()
-def pruned_twice() -> nn.Module:
-    model = net()
-    prune.l1_unstructured(model.a, "weight", 4)
-    prune.random_unstructured(model.a, "weight", 2)
-    return model
-
-
-@case()
-def new_spectral_norm() -> nn.Module:
-    model = net()
-    parametrizations.spectral_norm(model.a)
-    return model
-
-
-@case()
-def old_spectral_norm() -> nn.Module:
-    model = net()
-    nn.utils.spectral_norm(model.a)
-    return model
-
-
-@case()
-def containers_of_parameters() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.many[0] + m.named["k"])
-    model.many, model.named = nn.ParameterList([gain()]), nn.ParameterDict({"k": gain(seed=1)})
-    return model
-
-
-@case()
-def weight_from_a_hypernetwork() -> nn.Module:
-    return forwarding(lambda m, h: h @ m.hyper(m.code).reshape(4, 4), hyper=nn.Linear(2, 16), code=gain(2))
-
-
-@case()
-def parameter_in_a_subclass_of_tensor_attribute() -> nn.Module:
-    return forwarding(lambda m, h: h * (m.g.expand(4)), g=nn.Parameter(torch.tensor(1.5)))
-
-
-@case()
-def frozen_part() -> nn.Module:
-    model = net()
-    model.a.requires_grad_(False)
-    return model
-
-
 # -- buffers ------------------------------------------------------------------------------------------------------------
-
-
-@case(filled=lambda m: m.t.fill_(2.0), replaced=put("t", lambda: vector(4, 5)))
-def buffer() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.t)
-    model.register_buffer("t", vector(4), persistent=False)
-    return model
 
 
 @case()
@@ -663,42 +254,7 @@ def counting_buffer() -> nn.Module:
     return model
 
 
-@case(filled=lambda m: m.norm.running_var.fill_(3.0))
-def batch_norm() -> nn.Module:
-    model = forwarding(lambda m, h: m.norm(h), norm=nn.BatchNorm1d(4))
-    model.norm.running_mean.copy_(vector(4))
-    return model
-
-
-@case(sub_train=lambda m: m.drop.train())
-def dropout() -> nn.Module:
-    return forwarding(lambda m, h: m.drop(h), drop=nn.Dropout(0.5))
-
-
 # -- patched, dynamic ----------------------------------------------------------------------------------------------------
-
-
-@case()
-def patched_forward() -> nn.Module:
-    model = net(g=gain(2))
-    model.forward = types.MethodType(lambda self, x: Net.forward(self, x) * self.g, model)
-    return model
-
-
-@case()
-def patched_forward_as_a_closure() -> nn.Module:
-    model = net(g=gain(2))
-    before = model.forward
-    model.forward = lambda x: before(x) * model.g
-    return model
-
-
-@case()
-def patched_forward_of_a_part() -> nn.Module:
-    model = net(g=gain())
-    before = model.a.forward
-    model.a.forward = lambda x: before(x) * model.g
-    return model
 
 
 @case()
@@ -812,7 +368,7 @@ def wrapped() -> nn.Module:
         def forward(self, *args: Any, **kwargs: Any) -> Tensor:
             return self.module(*args, **kwargs)
 
-    return Outer(lambda_over_self())
+    return Outer(MODELS["lambda_over_self"]())
 
 
 @case()
@@ -827,46 +383,6 @@ def inner_model_in_a_list() -> nn.Module:
             return self.kept[0](x)
 
     return Outer(net())
-
-
-@case()
-def checkpointed() -> nn.Module:
-    return forwarding(lambda m, h: checkpoint(m.c, h, use_reentrant=False), c=nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
-
-
-@case()
-def checkpointed_closure() -> nn.Module:
-    g = gain()
-    return forwarding(lambda m, h: checkpoint(lambda v: torch.tanh(v * g), h, use_reentrant=False), g=g)
-
-
-@case()
-def scripted() -> nn.Module:
-    return torch.jit.script(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
-
-
-@case()
-def traced() -> nn.Module:
-    inner = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    return torch.jit.trace(inner, torch.zeros(2, 3))
-
-
-@case()
-def scripted_part() -> nn.Module:
-    return forwarding(lambda m, h: m.c(h), c=torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh())))
-
-
-@case()
-def paths_by_sample() -> nn.Module:
-    return forwarding(lambda m, h: torch.where(h[:, :1] > 0, m.c(h), m.d(h)), c=nn.Linear(4, 4), d=nn.Linear(4, 4))
-
-
-@case()
-def experts_by_index() -> nn.Module:
-    def middle(m: Any, h: Tensor) -> Tensor:
-        return torch.einsum("nij,nj->ni", m.experts[(h[:, 0] > 0).long()], h)
-
-    return forwarding(middle, experts=nn.Parameter(torch.randn(2, 4, 4)))
 
 
 # -- copying itself -------------------------------------------------------------------------------------------------------
@@ -909,23 +425,6 @@ def copy_that_forgets() -> nn.Module:
 
 
 @case()
-def holds_a_lock() -> nn.Module:
-    return net(lock=threading.Lock())
-
-
-@case()
-def plain_tensor_with_a_graph() -> nn.Module:
-    model = forwarding(lambda m, h: h * m.t.detach(), g=gain())
-    model.t = model.g * 2
-    return model
-
-
-@case()
-def two_dtypes() -> nn.Module:
-    return forwarding(lambda m, h: m.c(h.double()).to(h.dtype), c=nn.Linear(4, 4).double())
-
-
-@case()
 def convolution_with_a_mask() -> nn.Module:
     mask = torch.tensor([1.0, 0.0, 1.0])
     return forwarding(lambda m, h: m.conv(h[:, None])[:, 0] * 1.0, conv=_masked(nn.Conv1d(1, 1, 3, padding=1), mask))
@@ -935,3 +434,235 @@ def _masked(layer: nn.Conv1d, mask: Tensor) -> nn.Conv1d:
     before = layer._conv_forward
     layer._conv_forward = lambda x, w, b: before(x, w * mask.to(w.dtype), b)  # type: ignore[method-assign, assignment]
     return layer
+
+
+GIVEN: dict[str, Callable[[], Any]] = {  # what the makers below ask for by name
+    "g": gain,
+    "k": lambda: gain(seed=3),
+    "thin": lambda: gain(3),
+    "t": lambda: vector(4),
+    "s": lambda: 1.3,
+    "w": lambda: nn.Parameter(torch.eye(4) * vector(4)),
+    "extra": lambda: nn.Linear(4, 4),
+    "adapter": lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 4)),
+    "left": lambda: nn.Parameter(torch.randn(4, 2)),
+    "right": lambda: nn.Parameter(torch.randn(2, 3)),
+    "mask": lambda: (torch.arange(12).reshape(4, 3) % 2).to(torch.get_default_dtype()),
+}
+
+
+def hooked(model: Any, hook: Callable[[Any], Any]) -> Any:
+    model.a.register_forward_hook(hook(model))
+    return model
+
+
+def over(model: Any, see: Callable[[Any], Any], middle: Callable[[Any], Any]) -> Any:
+    """A function between the layers, over what is seen of the model."""
+    model.middle = middle(see(model))
+    return model
+
+
+def patched(model: Any, forward: Callable[[Any, Any], Any], part: str = "") -> Any:
+    module = model.get_submodule(part)
+    module.forward = forward(model, module.forward)
+    return model
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "lambda_over_self": lambda: after(net(g=gain()), lambda m: setattr(m, "middle", lambda h: h * m.g)),
+    "partial_with_keywords": lambda w: net(w=w, middle=functools.partial(F.linear, weight=w)),
+    "closure_over_a_submodule": lambda extra: net(extra=extra, middle=lambda h: extra(h)),
+    "closure_over_a_plain_tensor": lambda t: net(middle=lambda h: h * t),
+    "closure_over_a_number": lambda s: net(middle=lambda h: h * s),
+    "functions_in_a_list": lambda g, k: forwarding(
+        lambda m, h: functools.reduce(lambda v, f: f(v), m.functions, h),
+        g=g,
+        k=k,
+        functions=[lambda h: h * g, lambda h: h + k],
+    ),
+    "object_with_the_model": lambda: after(
+        net(g=gain()),
+        lambda m: setattr(m, "helper", Holder(m)),
+        lambda m: setattr(m, "middle", lambda h: h * m.helper.value.g),
+    ),
+    "ia3_by_hook": lambda: hooked(net(g=gain()), lambda m: lambda module, args, out: out * m.g),
+    "ia3_by_hook_over_the_parameter": lambda g: hooked(net(g=g), lambda m: lambda module, args, out, g=g: out * g),
+    "adapter_by_hook": lambda adapter: hooked(
+        net(adapter=adapter), lambda m: lambda module, args, out: out + adapter(out)
+    ),
+    "lora_by_hook": lambda left, right: hooked(
+        net(left=left, right=right), lambda m: lambda module, args, out: out + args[0] @ right.T @ left.T
+    ),
+    "pre_hook_over_a_parameter": lambda thin: after(
+        net(g=thin), lambda m: m.a.register_forward_pre_hook(lambda module, args: (args[0] * thin,))
+    ),
+    "hook_on_the_model_itself": lambda: after(
+        net(g=gain(2)), lambda m: m.register_forward_hook(lambda module, args, out: out * module.g)
+    ),
+    "hook_that_keeps_activations": lambda: hooked(
+        forwarding(lambda m, h: h * m.seen["a"], seen={}),
+        lambda m: lambda module, args, out: m.seen.__setitem__("a", out),
+    ),
+    "hook_over_a_plain_tensor": lambda t: hooked(net(), lambda m: lambda module, args, out: out * t),
+    "backward_hook": lambda: after(
+        net(), lambda m: m.b.register_full_backward_hook(lambda module, before, after: (before[0] * 0.5,))
+    ),
+    "gradient_hook_that_masks": lambda mask: after(net(), lambda m: m.a.weight.register_hook(lambda grad: grad * mask)),
+    "gradient_hook_of_a_tied_parameter": lambda: after(
+        net(c=nn.Linear(4, 4), d=nn.Linear(4, 4)),
+        lambda m: setattr(m.d, "weight", m.c.weight),
+        lambda m: m.c.weight.register_hook(lambda grad: grad * 2),
+        lambda m: setattr(m, "middle", lambda h: m.d(torch.tanh(m.c(h)))),
+    ),
+    "global_parameter": lambda g: forwarding(lambda m, h: h * SHARED["gain"], g=shared("gain", g)),
+    "global_plain_tensor": lambda t: after(
+        forwarding(lambda m, h: h * SHARED["constant"]), lambda m: shared("constant", t)
+    ),
+    "global_number": lambda: after(forwarding(lambda m, h: h * SHARED["number"]), lambda m: shared("number", 1.5)),
+    "global_registry_of_modules": lambda extra: forwarding(lambda m, h: SHARED["body"](h), body=shared("body", extra)),
+    "global_registry_of_models": lambda g: after(
+        forwarding(lambda m, h: h * SHARED["models"][m.key].g, g=g, key="mine"), lambda m: shared("models", {"mine": m})
+    ),
+    "weak_reference_to_the_model": lambda g: over(net(g=g), weakref.ref, lambda seen: lambda h: h * seen().g),
+    "weak_reference_to_a_parameter": lambda g: over(
+        net(g=g), lambda m: weakref.ref(m.g), lambda seen: lambda h: h * seen()
+    ),
+    "weak_dictionary": lambda g: over(
+        net(g=g), lambda m: weakref.WeakValueDictionary({"g": m.g}), lambda seen: lambda h: h * seen["g"]
+    ),
+    "view_made_long_ago": lambda: after(
+        forwarding(lambda m, h: h * m.kept.value, g=nn.Parameter(torch.randn(8)), kept=Holder(None)),
+        lambda m: m.register_forward_pre_hook(lambda model, args: setattr(model.kept, "value", model.g[:4])),
+    ),
+    "patched_forward_as_a_closure": lambda: patched(net(g=gain(2)), lambda m, before: lambda x: before(x) * m.g),
+    "patched_forward_of_a_part": lambda: patched(net(g=gain()), lambda m, before: lambda x: before(x) * m.g, "a"),
+    "traced": lambda: torch.jit.trace(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.zeros(2, 3)),
+    "experts_by_index": lambda: forwarding(
+        lambda m, h: torch.einsum("nij,nj->ni", m.experts[(h[:, 0] > 0).long()], h),
+        experts=nn.Parameter(torch.randn(2, 4, 4)),
+    ),
+    "plain": lambda: net(),
+    "lambda_over_parameter": lambda g: net(g=g, middle=lambda h: h * g),
+    "default_argument": lambda g: net(g=g, middle=lambda h, g=g: h * g),
+    "partial_of_a_parameter": lambda g: net(g=g, middle=functools.partial(torch.mul, g)),
+    "closure_over_a_submodules_weight": lambda: after(
+        net(), lambda m: setattr(m, "middle", lambda h: h * m.a.weight[:, 0])
+    ),
+    "functions_in_a_dict": lambda: after(
+        net(g=gain()),
+        lambda m: setattr(m, "functions", {"scale": lambda h: h * m.g, "tanh": torch.tanh}),
+        lambda m: setattr(m, "middle", lambda h: m.functions["tanh"](m.functions["scale"](h))),
+    ),
+    "method_of_another_object": lambda g: net(g=g, middle=Holder(g).scaled),
+    "gradient_hook_that_scales": lambda: after(net(), lambda m: m.a.weight.register_hook(lambda grad: grad * 3)),
+    "plain_tensor": lambda: forwarding(lambda m, h: h * m.t, t=vector(4)),
+    "numpy_array": lambda: forwarding(lambda m, h: h * torch.as_tensor(m.t).to(h.dtype), t=np.linspace(0.5, 2, 4)),
+    "list_of_tensors": lambda: forwarding(lambda m, h: h * m.t[0] + m.t[1], t=[vector(4), vector(4, 1)]),
+    "dict_of_tensors": lambda: forwarding(lambda m, h: h * m.t["g"] + m.t["k"], t={"g": vector(4), "k": vector(4, 1)}),
+    "parameters_in_a_plain_list": lambda: after(
+        forwarding(lambda m, h: h * m.kept[0] + m.kept[1], g=gain(), k=gain(seed=1)),
+        lambda m: setattr(m, "kept", [m.g, m.k]),
+    ),
+    "parameters_in_a_plain_dict": lambda: after(
+        forwarding(lambda m, h: h * m.kept["g"], g=gain()), lambda m: setattr(m, "kept", {"g": m.g})
+    ),
+    "modules_in_a_plain_list": lambda: after(
+        forwarding(lambda m, h: m.kept[0](h), c=nn.Linear(4, 4)), lambda m: setattr(m, "kept", [m.c])
+    ),
+    "namespace_of_tensors": lambda: forwarding(lambda m, h: h * m.t.value, t=types.SimpleNamespace(value=vector(4))),
+    "slotted_object": lambda: forwarding(lambda m, h: h * m.t.value, t=Slotted(vector(4))),
+    "slotted_object_of_a_parameter": lambda: after(
+        forwarding(lambda m, h: h * m.t.value, g=gain()), lambda m: setattr(m, "t", Slotted(m.g))
+    ),
+    "attribute_number": lambda: forwarding(lambda m, h: h * m.scale, scale=1.5),
+    "attribute_text": lambda: forwarding(lambda m, h: torch.sin(h) if m.mode == "sin" else torch.exp(h), mode="exp"),
+    "tied_weights": lambda: after(
+        forwarding(lambda m, h: m.d(torch.tanh(m.c(h))), c=nn.Linear(4, 4), d=nn.Linear(4, 4)),
+        lambda m: setattr(m.d, "weight", m.c.weight),
+    ),
+    "module_under_two_names": lambda: after(
+        forwarding(lambda m, h: m.d(torch.tanh(m.c(h))), c=nn.Linear(4, 4)), lambda m: setattr(m, "d", m.c)
+    ),
+    "transposed_weight": lambda: forwarding(lambda m, h: h @ m.a.weight @ m.a.weight.T),
+    "parametrization": lambda: after(net(), lambda m: parametrize.register_parametrization(m.a, "weight", Doubled())),
+    "new_weight_norm": lambda: after(net(), lambda m: parametrizations.weight_norm(m.a)),
+    "old_weight_norm": lambda: after(net(), lambda m: nn.utils.weight_norm(m.a)),
+    "pruned": lambda: after(net(), lambda m: prune.l1_unstructured(m.a, "weight", 4)),
+    "pruned_twice": lambda: after(
+        net(), lambda m: prune.l1_unstructured(m.a, "weight", 4), lambda m: prune.random_unstructured(m.a, "weight", 2)
+    ),
+    "new_spectral_norm": lambda: after(net(), lambda m: parametrizations.spectral_norm(m.a)),
+    "old_spectral_norm": lambda: after(net(), lambda m: nn.utils.spectral_norm(m.a)),
+    "containers_of_parameters": lambda: after(
+        forwarding(lambda m, h: h * m.many[0] + m.named["k"]),
+        lambda m: setattr(m, "many", nn.ParameterList([gain()])),
+        lambda m: setattr(m, "named", nn.ParameterDict({"k": gain(seed=1)})),
+    ),
+    "weight_from_a_hypernetwork": lambda: forwarding(
+        lambda m, h: h @ m.hyper(m.code).reshape(4, 4), hyper=nn.Linear(2, 16), code=gain(2)
+    ),
+    "parameter_in_a_subclass_of_tensor_attribute": lambda: forwarding(
+        lambda m, h: h * (m.g.expand(4)), g=nn.Parameter(torch.tensor(1.5))
+    ),
+    "frozen_part": lambda: after(net(), lambda m: m.a.requires_grad_(False)),
+    "buffer": lambda: after(
+        forwarding(lambda m, h: h * m.t), lambda m: m.register_buffer("t", vector(4), persistent=False)
+    ),
+    "batch_norm": lambda: after(
+        forwarding(lambda m, h: m.norm(h), norm=nn.BatchNorm1d(4)), lambda m: m.norm.running_mean.copy_(vector(4))
+    ),
+    "dropout": lambda: forwarding(lambda m, h: m.drop(h), drop=nn.Dropout(0.5)),
+    "patched_forward": lambda: after(
+        net(g=gain(2)),
+        lambda m: setattr(m, "forward", types.MethodType(lambda self, x: Net.forward(self, x) * self.g, m)),
+    ),
+    "checkpointed": lambda: forwarding(
+        lambda m, h: checkpoint(m.c, h, use_reentrant=False), c=nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    ),
+    "checkpointed_closure": lambda g: forwarding(
+        lambda m, h: checkpoint(lambda v: torch.tanh(v * g), h, use_reentrant=False), g=g
+    ),
+    "scripted": lambda: torch.jit.script(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))),
+    "scripted_part": lambda: forwarding(
+        lambda m, h: m.c(h), c=torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    ),
+    "paths_by_sample": lambda: forwarding(
+        lambda m, h: torch.where(h[:, :1] > 0, m.c(h), m.d(h)), c=nn.Linear(4, 4), d=nn.Linear(4, 4)
+    ),
+    "holds_a_lock": lambda: net(lock=threading.Lock()),
+    "plain_tensor_with_a_graph": lambda: after(
+        forwarding(lambda m, h: h * m.t.detach(), g=gain()), lambda m: setattr(m, "t", m.g * 2)
+    ),
+    "two_dtypes": lambda: forwarding(lambda m, h: m.c(h.double()).to(h.dtype), c=nn.Linear(4, 4).double()),
+}
+OWN: dict[str, dict[str, Change]] = {
+    "closure_over_a_plain_tensor": {"cell": lambda m: m.middle.__closure__[0].cell_contents.mul_(1.7)},
+    "closure_over_a_number": {"cell": lambda m: setattr(m.middle.__closure__[0], "cell_contents", 2.5)},
+    "global_parameter": {"filled": lambda m: SHARED["gain"].data.fill_(2.0)},
+    "global_plain_tensor": {
+        "filled": lambda m: SHARED["constant"].fill_(2.0),
+        "replaced": lambda m: shared("constant", vector(4, 9)),
+    },
+    "global_number": {"number": lambda m: shared("number", 3.0)},
+    "plain_tensor": {"filled": fill("t", 2.0), "replaced": put("t", lambda: vector(4, 5))},
+    "numpy_array": {"filled": fill("t", 2.0), "replaced": put("t", lambda: np.arange(4.0) + 1)},
+    "list_of_tensors": {"member": at("t", 0, lambda: vector(4, 6)), "filled": lambda m: m.t[1].fill_(2.0)},
+    "dict_of_tensors": {"member": at("t", "g", lambda: vector(4, 6)), "filled": lambda m: m.t["k"].fill_(2.0)},
+    "namespace_of_tensors": {"filled": fill("t.value", 2.0), "replaced": put("t.value", lambda: vector(4, 5))},
+    "slotted_object": {"filled": fill("t.value", 2.0), "replaced": put("t.value", lambda: vector(4, 5))},
+    "attribute_number": {"number": put("scale", lambda: 2.5)},
+    "attribute_text": {"text": put("mode", lambda: "sin")},
+    "tied_weights": {"untied": lambda m: setattr(m.d, "weight", nn.Parameter(m.c.weight.detach().clone() * 1.5))},
+    "module_under_two_names": {"untied": lambda m: setattr(m, "d", nn.Linear(4, 4).to(m.c.weight.dtype))},
+    "buffer": {"filled": lambda m: m.t.fill_(2.0), "replaced": put("t", lambda: vector(4, 5))},
+    "batch_norm": {"filled": lambda m: m.norm.running_var.fill_(3.0)},
+    "dropout": {"sub_train": lambda m: m.drop.train()},
+}
+
+
+def given(make: Callable[..., nn.Module]) -> nn.Module:
+    return make(**{name: GIVEN[name]() for name in make.__code__.co_varnames[: make.__code__.co_argcount]})
+
+
+for _name, _make in MODELS.items():
+    add(_name, functools.partial(given, _make), OWN.get(_name, {}))

@@ -154,9 +154,9 @@ CHANCE = {
 def drawn_at_random(run: Callable[..., Any]) -> Made:
     model = net(run)
     if run is CHANCE["torch generator"]:
-        model.torch = torch.Generator().manual_seed(0)
+        model.torch = torch.Generator().manual_seed(0)  # type: ignore[assignment]
     if run is CHANCE["numpy generator"]:
-        model.numpy = np.random.default_rng(0)
+        model.numpy = np.random.default_rng(0)  # type: ignore[assignment]
     return model, torch.randn(N, D)
 
 

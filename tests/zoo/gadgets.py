@@ -126,7 +126,7 @@ def aliased() -> nn.Module:
 
 def hooked() -> nn.Module:
     model = AFFINE()
-    model.a.weight.register_hook(lambda g: 0.5 * g)  # type: ignore[union-attr, operator]
+    model.a.weight.register_hook(lambda g: 0.5 * g)
     return model
 
 

@@ -178,7 +178,7 @@ def no_samples(kind: int) -> Made:
     return mlp(), (torch.randn(0, D), Empty(), DataLoader(plain_set(), 20, drop_last=True))[kind]
 
 
-ODD: dict[str, tuple[Any, ...]] = {
+ODD: dict[str, Any] = {
     "None": (None,),
     "number": (3.0,),
     "string": ("text",),
@@ -209,7 +209,7 @@ def _inference(x: Tensor) -> Tensor:
         return x * 1
 
 
-STATES: dict[str, tuple[Any, ...]] = {
+STATES: dict[str, Any] = {
     "inference": (_inference,),
     "requires grad": lambda x: x.requires_grad_(),
     "non-leaf": lambda x: x.requires_grad_() * 2,

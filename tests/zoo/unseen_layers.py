@@ -232,7 +232,7 @@ def einsum(equation: str, shape: tuple[int, ...]) -> Made:
     return Net(run, w=free(*shape), head=head()), torch.randn(6, T, D)
 
 
-LOOKUPS: dict[str, tuple[Any, ...]] = {
+LOOKUPS: dict[str, Any] = {
     "index_select": lambda w, i: torch.index_select(w, 0, i.flatten()).view(*i.shape, D),
     "gather": lambda w, i: torch.gather(w, 0, i.flatten()[:, None].expand(-1, D)).view(*i.shape, D),
     "index": lambda w, i: w[i],
