@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ N, D, T, C = 4, 5, 3, 3
 TRAPS: dict[str, Callable[[], Case]] = {}
 
 
-def trap(build: Callable[[], Case]) -> Callable[[], Case]:
-    """Register a builder under its own name; seeds are fixed, so that a failure comes back."""
+def trap(build: Callable[[], Case], name: str = "") -> Callable[[], Case]:
+    """Register a builder under a name, its own unless given; seeds are fixed, so that a failure comes back."""
 
     def seeded() -> Case:
         with torch.random.fork_rng():
@@ -30,84 +31,76 @@ def trap(build: Callable[[], Case]) -> Callable[[], Case]:
             model, x = build()
         return randomize(model), x
 
-    TRAPS[build.__name__] = seeded
+    TRAPS[name or build.__name__] = seeded
     return seeded
 
 
+def net(name: str, run: Callable[..., Tensor], shape: tuple[int, ...] | Callable[[], Tensor], **parts: Any) -> None:
+    """A trap on noise of some shape, or other inputs; sizes among the parts make a linear layer, functions are called."""
+
+    def build() -> Case:
+        made = {key: nn.Linear(*part) if isinstance(part, tuple) else part() for key, part in parts.items()}
+        return Net(run, **made), noise(*shape) if isinstance(shape, tuple) else shape()
+
+    trap(build, name)
+
+
 # -- one parameter, several uses -----------------------------------------------------------------------------------
-@trap
-def bare_parameter_used_twice() -> Case:
-    return Net(lambda m, x: m.head(torch.tanh(x @ m.w) @ m.w), w=parameter(D, D), head=nn.Linear(D, C)), noise(N, D)
+def _slope_thrice(m: Any, x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = m.slope(m.a(x))
+    return m.head(x.mean(1))
 
 
-@trap
-def scalar_parameter() -> Case:
-    return Net(lambda m, x: m.head(m.scale * x), scale=nn.Parameter(torch.tensor(0.7)), head=nn.Linear(D, C)), noise(
-        N, D
-    )
+def _two_resolutions(m: Any, x: Tensor) -> Tensor:
+    fine, coarse = m.conv(x), m.conv(F.avg_pool2d(x, 2))
+    return m.head(torch.tanh(fine).mean((2, 3)) + torch.tanh(coarse).amax((2, 3)))
 
 
-@trap
-def module_called_twice() -> Case:
-    return Net(lambda m, x: m.head(m.a(torch.tanh(m.a(x)))), a=nn.Linear(D, D), head=nn.Linear(D, C)), noise(N, D)
+def _recurrent(m: Any, x: Tensor) -> Tensor:
+    h = x.new_zeros(len(x), 4)
+    for t in range(x.shape[1]):
+        h = torch.tanh(m.inp(x[:, t]) + m.rec(h))
+    return m.head(h)
 
 
-@trap
-def module_called_on_different_numbers_of_positions() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        return m.head(m.a(x.mean(1)) + m.a(torch.tanh(m.a(x))).mean(1))
-
-    return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, C)), noise(N, T, D)
+def bare() -> nn.Parameter:
+    return parameter(D, D)
 
 
-@trap
-def in_place_activation_on_positions() -> Case:
-    """The layer's output is a view of a matrix, which is written to."""
-    return Net(lambda m, x: m.head(torch.relu_(m.a(x)).mean(1)), a=nn.Linear(D, D), head=nn.Linear(D, C)), noise(
-        N, T, D
-    )
-
-
-@trap
-def in_place_activation_on_positions_that_lie_otherwise() -> Case:
-    """With several samples the positions come first in memory, and PyTorch takes another road than with one."""
-
-    def run(m: Any, x: Tensor) -> Tensor:
-        return m.head(torch.relu_(m.a(x.transpose(0, 1).contiguous().transpose(0, 1))).mean(1))
-
-    return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, C)), noise(N, T, D)
-
-
-@trap
-def one_slope_used_three_times() -> Case:
-    """`vmap` fails on it unless there are as many samples as outputs, as there are in the probe."""
-
-    def run(m: Any, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = m.slope(m.a(x))
-        return m.head(x.mean(1))
-
-    return Net(run, a=nn.Linear(D, D), slope=nn.PReLU(), head=nn.Linear(D, C)), noise(N, 1, D)
-
-
-@trap
-def convolution_called_at_two_resolutions() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        fine, coarse = m.conv(x), m.conv(F.avg_pool2d(x, 2))
-        return m.head(torch.tanh(fine).mean((2, 3)) + torch.tanh(coarse).amax((2, 3)))
-
-    return Net(run, conv=nn.Conv2d(2, 4, 3, padding=1), head=nn.Linear(4, C)), noise(N, 2, 6, 6)
-
-
-@trap
-def recurrent_cell_of_linears() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        h = x.new_zeros(len(x), 4)
-        for t in range(x.shape[1]):
-            h = torch.tanh(m.inp(x[:, t]) + m.rec(h))
-        return m.head(h)
-
-    return Net(run, inp=nn.Linear(D, 4), rec=nn.Linear(4, 4, bias=False), head=nn.Linear(4, C)), noise(N, T, D)
+net("bare_parameter_used_twice", lambda m, x: m.head(torch.tanh(x @ m.w) @ m.w), (N, D), w=bare, head=(D, C))
+net("scalar_parameter", lambda m, x: m.head(m.s * x), (N, D), s=lambda: nn.Parameter(torch.tensor(0.7)), head=(D, C))
+net("module_called_twice", lambda m, x: m.head(m.a(torch.tanh(m.a(x)))), (N, D), a=(D, D), head=(D, C))
+net(
+    "module_called_on_different_numbers_of_positions",
+    lambda m, x: m.head(m.a(x.mean(1)) + m.a(torch.tanh(m.a(x))).mean(1)), (N, T, D), a=(D, D), head=(D, C),
+)  # fmt: skip
+net(  # the layer's output is a view of a matrix, which is written to
+    "in_place_activation_on_positions",
+    lambda m, x: m.head(torch.relu_(m.a(x)).mean(1)), (N, T, D), a=(D, D), head=(D, C),
+)  # fmt: skip
+net(  # with several samples the positions come first in memory, and PyTorch takes another road than with one
+    "in_place_activation_on_positions_that_lie_otherwise",
+    lambda m, x: m.head(torch.relu_(m.a(x.transpose(0, 1).contiguous().transpose(0, 1))).mean(1)),
+    (N, T, D), a=(D, D), head=(D, C),
+)  # fmt: skip
+# `vmap` fails on the next unless there are as many samples as outputs, as there are in the probe
+net("one_slope_used_three_times", _slope_thrice, (N, 1, D), a=(D, D), slope=nn.PReLU, head=(D, C))
+net(
+    "convolution_called_at_two_resolutions",
+    _two_resolutions, (N, 2, 6, 6), conv=lambda: nn.Conv2d(2, 4, 3, padding=1), head=(4, C),
+)  # fmt: skip
+net("recurrent_cell_of_linears", _recurrent, (N, T, D), inp=(D, 4), rec=(4, 4, False), head=(4, C))
+net(
+    "weight_used_in_its_module_and_by_hand",
+    lambda m, x: m.head(F.linear(torch.tanh(m.a(x)), m.a.weight.t())), (N, D), a=(D, 4), head=(D, C),
+)  # fmt: skip
+net(
+    "weight_used_only_by_hand",
+    lambda m, x: m.head(F.linear(x, m.a.weight, m.a.bias).relu()), (N, D), a=(D, 4), head=(4, C),
+)  # fmt: skip
+net("weight_decay_term_in_the_output", lambda m, x: m.a(x) * (1 + m.a.weight.square().sum()), (N, D), a=(D, C))
+net("bias_used_as_a_scale_too", lambda m, x: m.head(m.a(x) * m.a.bias), (N, D), a=(D, 4), head=(4, C))
 
 
 @trap
@@ -142,139 +135,77 @@ def convolution_shares_its_weight_with_a_transposed_one() -> Case:
     )
 
 
-@trap
-def weight_used_in_its_module_and_by_hand() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        return m.head(F.linear(torch.tanh(m.a(x)), m.a.weight.t()))
-
-    return Net(run, a=nn.Linear(D, 4), head=nn.Linear(D, C)), noise(N, D)
-
-
-@trap
-def weight_used_only_by_hand() -> Case:
-    return Net(
-        lambda m, x: m.head(F.linear(x, m.a.weight, m.a.bias).relu()), a=nn.Linear(D, 4), head=nn.Linear(4, C)
-    ), (noise(N, D))
-
-
-@trap
-def weight_decay_term_in_the_output() -> Case:
-    return Net(lambda m, x: m.a(x) * (1 + m.a.weight.square().sum()), a=nn.Linear(D, C)), noise(N, D)
-
-
-@trap
-def bias_used_as_a_scale_too() -> Case:
-    return Net(lambda m, x: m.head(m.a(x) * m.a.bias), a=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
 # -- where the batch axis is ---------------------------------------------------------------------------------------
-@trap
-def sequence_first() -> Case:
-    return Net(
-        lambda m, x: m.head(torch.tanh(m.a(x.transpose(0, 1))).sum(0)), a=nn.Linear(D, 4), head=nn.Linear(4, C)
-    ), (noise(N, T, D))
+def _siamese(m: Any, x: Tensor) -> Tensor:
+    left, right = m.a(torch.cat([x, x.flip(1)])).tanh().chunk(2)
+    return m.head(left * right)
 
 
-@trap
-def sequence_first_as_long_as_the_batch() -> Case:
-    return Net(
-        lambda m, x: m.head(torch.tanh(m.a(x.transpose(0, 1))).sum(0)), a=nn.Linear(D, 4), head=nn.Linear(4, C)
-    ), (noise(N, N, D))
+def _clip(m: Any, x: Tensor) -> Tensor:
+    frames = m.norm(m.conv(x.flatten(0, 1))).relu()
+    return m.head(frames.unflatten(0, (len(x), -1)).mean((1, 3, 4)))
 
 
-@trap
-def batch_folded_into_positions() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        return m.head(torch.tanh(m.a(x.reshape(-1, D))).reshape(len(x), -1, 4).mean(1))
-
-    return Net(run, a=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, T, D)
-
-
-@trap
-def positions_folded_before_the_batch() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        return m.head(torch.tanh(m.a(x.transpose(0, 1).reshape(-1, D))).reshape(T, -1, 4).mean(0))
-
-    return Net(run, a=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, T, D)
-
-
-@trap
-def two_views_concatenated_along_the_batch() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        left, right = m.a(torch.cat([x, x.flip(1)])).tanh().chunk(2)
-        return m.head(left * right)
-
-    return Net(run, a=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def images_of_a_clip_folded_into_the_batch() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        frames = m.norm(m.conv(x.flatten(0, 1))).relu()
-        return m.head(frames.unflatten(0, (len(x), -1)).mean((1, 3, 4)))
-
-    return Net(run, conv=nn.Conv2d(2, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(4, C)), noise(N, 2, 2, 4, 4)
-
-
-def placed(m: Any, x: Tensor) -> Tensor:
+def _placed(m: Any, x: Tensor) -> Tensor:
     h = m.word(x) + m.place(torch.arange(x.shape[1], device=x.device))
     return m.head(m.norm(h).relu().sum(1))
 
 
-@trap
-def learned_positions_without_a_batch_axis() -> Case:
-    return Net(placed, word=nn.Embedding(7, D), place=nn.Embedding(T, D), norm=nn.LayerNorm(D), head=nn.Linear(D, C)), (
-        tokens(N, T)
-    )
+def _placed_once(m: Any, x: Tensor) -> Tensor:
+    h = m.word(x) + m.mix(m.place(torch.arange(x.shape[1], device=x.device)[None]))
+    return m.head(h.tanh().sum(1))
 
 
-@trap
-def learned_positions_as_many_as_the_batch() -> Case:
-    return Net(placed, word=nn.Embedding(7, D), place=nn.Embedding(N, D), norm=nn.LayerNorm(D), head=nn.Linear(D, C)), (
-        tokens(N, N)
-    )
+def _class_token(m: Any, x: Tensor) -> Tensor:
+    h = torch.cat([m.token.expand(len(x), -1, -1), x], 1)
+    return m.head(m.attend(h, h, h, need_weights=False)[0][:, 0])
 
 
-@trap
-def learned_positions_with_a_batch_axis_of_one() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        h = m.word(x) + m.mix(m.place(torch.arange(x.shape[1], device=x.device)[None]))
-        return m.head(h.tanh().sum(1))
-
-    return Net(run, word=nn.Embedding(7, D), place=nn.Embedding(T, D), mix=nn.Linear(D, D), head=nn.Linear(D, C)), (
-        tokens(N, T)
-    )
+def _sequence_first(m: Any, x: Tensor) -> Tensor:
+    return m.head(torch.tanh(m.a(x.transpose(0, 1))).sum(0))
 
 
-@trap
-def layer_on_a_constant() -> Case:
-    return Net(
-        lambda m, x: m.head(x * m.gate(x.new_ones(1, 2)).sigmoid()), gate=nn.Linear(2, D), head=nn.Linear(D, C)
-    ), (noise(N, D))
+def table(rows: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Embedding(rows, D)
 
 
-@trap
-def class_token_expanded_over_the_batch() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        h = torch.cat([m.token.expand(len(x), -1, -1), x], 1)
-        return m.head(m.attend(h, h, h, need_weights=False)[0][:, 0])
-
-    return Net(
-        run, token=parameter(1, 1, 4), attend=nn.MultiheadAttention(4, 2, batch_first=True), head=nn.Linear(4, C)
-    ), (noise(N, T, 4))
+net("sequence_first", _sequence_first, (N, T, D), a=(D, 4), head=(4, C))
+net("sequence_first_as_long_as_the_batch", _sequence_first, (N, N, D), a=(D, 4), head=(4, C))
+net(
+    "batch_folded_into_positions",
+    lambda m, x: m.head(torch.tanh(m.a(x.reshape(-1, D))).reshape(len(x), -1, 4).mean(1)),
+    (N, T, D), a=(D, 4), head=(4, C),
+)  # fmt: skip
+net(
+    "positions_folded_before_the_batch",
+    lambda m, x: m.head(torch.tanh(m.a(x.transpose(0, 1).reshape(-1, D))).reshape(T, -1, 4).mean(0)),
+    (N, T, D), a=(D, 4), head=(4, C),
+)  # fmt: skip
+net("two_views_concatenated_along_the_batch", _siamese, (N, D), a=(D, 4), head=(4, C))
+net(
+    "images_of_a_clip_folded_into_the_batch", _clip, (N, 2, 2, 4, 4),
+    conv=lambda: nn.Conv2d(2, 4, 3), norm=lambda: nn.GroupNorm(2, 4), head=(4, C),
+)  # fmt: skip
+for _name, _length in (("without_a_batch_axis", T), ("as_many_as_the_batch", N)):
+    net(
+        f"learned_positions_{_name}", _placed, partial(tokens, N, _length),
+        word=table(7), place=table(_length), norm=lambda: nn.LayerNorm(D), head=(D, C),
+    )  # fmt: skip
+net(
+    "learned_positions_with_a_batch_axis_of_one", _placed_once, partial(tokens, N, T),
+    word=table(7), place=table(T), mix=(D, D), head=(D, C),
+)  # fmt: skip
+net(
+    "layer_on_a_constant",
+    lambda m, x: m.head(x * m.gate(x.new_ones(1, 2)).sigmoid()), (N, D), gate=(2, D), head=(D, C),
+)  # fmt: skip
+net(
+    "class_token_expanded_over_the_batch", _class_token, (N, T, 4),
+    token=lambda: parameter(1, 1, 4), attend=lambda: nn.MultiheadAttention(4, 2, batch_first=True), head=(4, C),
+)  # fmt: skip
 
 
 # -- what hooks do not see -----------------------------------------------------------------------------------------
-@trap
-def module_called_with_keywords() -> Case:
-    return Net(lambda m, x: m.head(input=m.a(input=x).tanh()), a=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def forward_method_called_directly() -> Case:
-    return Net(lambda m, x: m.head(m.a.forward(x).tanh()), a=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
 class ScaledLinear(nn.Linear):
     """A subclass that is not the layer its name says: y = 3 W x + b² ."""
 
@@ -289,58 +220,42 @@ class StandardizedConv2d(nn.Conv2d):
         return self._conv_forward(input, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
 
 
-@trap
-def subclass_with_another_forward() -> Case:
-    return Net(lambda m, x: m.head(m.a(x).tanh()), a=ScaledLinear(D, 4), head=nn.Linear(4, C)), noise(N, D)
+def _plain(m: Any, x: Tensor) -> Tensor:
+    return m.head(m.a(x).tanh())
 
 
-@trap
-def convolution_with_standardised_weights() -> Case:
-    return Net(lambda m, x: m.head(m.a(x).tanh().mean((2, 3))), a=StandardizedConv2d(2, 4, 3), head=nn.Linear(4, C)), (
-        noise(N, 2, 5, 5)
-    )
+net("module_called_with_keywords", lambda m, x: m.head(input=m.a(input=x).tanh()), (N, D), a=(D, 4), head=(4, C))
+net("forward_method_called_directly", lambda m, x: m.head(m.a.forward(x).tanh()), (N, D), a=(D, 4), head=(4, C))
+net("subclass_with_another_forward", _plain, (N, D), a=lambda: ScaledLinear(D, 4), head=(4, C))
+net(
+    "convolution_with_standardised_weights",
+    lambda m, x: m.head(m.a(x).tanh().mean((2, 3))), (N, 2, 5, 5), a=lambda: StandardizedConv2d(2, 4, 3), head=(4, C),
+)  # fmt: skip
+net(
+    "activation_checkpointing",
+    lambda m, x: m.head(checkpoint(lambda z: m.b(m.a(z).tanh()).tanh(), x, use_reentrant=False)),
+    (N, D), a=(D, 4), b=(4, 4), head=(4, C),
+)  # fmt: skip
+net("weight_norm", _plain, (N, D), a=lambda: parametrizations.weight_norm(nn.Linear(D, 4)), head=(4, C))
+net(
+    "spectral_norm_of_a_convolution",
+    lambda m, x: m.head(m.a(x).tanh().flatten(1)),
+    (N, 2, 5), a=lambda: parametrizations.spectral_norm(nn.Conv1d(2, 3, 2)), head=(12, C),
+)  # fmt: skip
 
 
 @trap
 def user_hook_changes_the_output() -> Case:
     a = nn.Linear(D, 4)
-    a.register_forward_hook(_triple)
-    return Net(lambda m, x: m.head(m.a(x).tanh()), a=a, head=nn.Linear(4, C)), noise(N, D)
+    a.register_forward_hook(lambda module, args, out: 3 * out)
+    return Net(_plain, a=a, head=nn.Linear(4, C)), noise(N, D)
 
 
 @trap
 def user_hook_changes_the_input() -> Case:
     a = nn.Linear(D, 4)
-    a.register_forward_pre_hook(_square)
-    return Net(lambda m, x: m.head(m.a(x).tanh()), a=a, head=nn.Linear(4, C)), noise(N, D)
-
-
-def _triple(module: nn.Module, args: Any, out: Tensor) -> Tensor:
-    return 3 * out
-
-
-def _square(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
-    return args[0].square()
-
-
-@trap
-def activation_checkpointing() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        return m.head(checkpoint(lambda z: m.b(m.a(z).tanh()).tanh(), x, use_reentrant=False))
-
-    return Net(run, a=nn.Linear(D, 4), b=nn.Linear(4, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def weight_norm() -> Case:
-    a = parametrizations.weight_norm(nn.Linear(D, 4))
-    return Net(lambda m, x: m.head(m.a(x).tanh()), a=a, head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def spectral_norm_of_a_convolution() -> Case:
-    a = parametrizations.spectral_norm(nn.Conv1d(2, 3, 2))
-    return Net(lambda m, x: m.head(m.a(x).tanh().flatten(1)), a=a, head=nn.Linear(12, C)), noise(N, 2, 5)
+    a.register_forward_pre_hook(lambda module, args: args[0].square())
+    return Net(_plain, a=a, head=nn.Linear(4, C)), noise(N, D)
 
 
 # -- in place, views, detours --------------------------------------------------------------------------------------
@@ -351,74 +266,6 @@ def in_place_relu() -> Case:
 
 
 @trap
-def in_place_on_the_input_of_a_layer() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        h = m.a(x).tanh()
-        g = m.b(h)
-        h = h.clone()
-        h.add_(g)
-        return m.head(h.mul_(2.0))
-
-    return Net(run, a=nn.Linear(D, 4), b=nn.Linear(4, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def in_place_residual() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        h = m.a(x)
-        h += m.b(x)
-        return m.head(h.relu_())
-
-    return Net(run, a=nn.Linear(D, 4), b=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def output_is_a_view() -> Case:
-    return Net(lambda m, x: m.a(x).view(-1, C, 2)[..., 0], a=nn.Linear(D, 2 * C)), noise(N, D)
-
-
-@trap
-def gated_halves_of_one_layer() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        left, right = m.a(x).chunk(2, dim=-1)
-        return m.head(left * right.sigmoid())
-
-    return Net(run, a=nn.Linear(D, 8), head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def written_into_zeros() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        padded = x.new_zeros(len(x), D + 2)
-        padded[:, 1:-1] = x * m.scale
-        return m.head(padded)
-
-    return Net(run, scale=parameter(D), head=nn.Linear(D + 2, C)), noise(N, D)
-
-
-@trap
-def detached_branch() -> Case:
-    return Net(lambda m, x: m.head(m.a(x).tanh() + m.a(x.flip(1)).detach()), a=nn.Linear(D, 4), head=nn.Linear(4, C)), (
-        noise(N, D)
-    )
-
-
-@trap
-def branch_without_gradients() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            gate = m.a(x).sigmoid()
-        return m.head(m.a(x).tanh() * gate)
-
-    return Net(run, a=nn.Linear(D, 4), head=nn.Linear(4, C)), noise(N, D)
-
-
-@trap
-def parameter_never_used() -> Case:
-    return Net(lambda m, x: m.head(x), idle=parameter(3), spare=nn.Linear(2, 2), head=nn.Linear(D, C)), noise(N, D)
-
-
-@trap
 def frozen_below_and_between() -> Case:
     model = nn.Sequential(nn.Linear(D, 6), nn.Tanh(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, C))
     model[0].requires_grad_(False)
@@ -426,14 +273,54 @@ def frozen_below_and_between() -> Case:
     return model, noise(N, D)
 
 
-@trap
-def output_that_does_not_depend_on_the_parameters() -> Case:
-    return Net(lambda m, x: torch.cat([m.head(x), x[:, :1]], 1), head=nn.Linear(D, C - 1)), noise(N, D)
+def _in_place_on_an_input(m: Any, x: Tensor) -> Tensor:
+    h = m.a(x).tanh()
+    g = m.b(h)
+    h = h.clone()
+    h.add_(g)
+    return m.head(h.mul_(2.0))
 
 
-@trap
-def rows_that_begin_inside_a_row() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        return F.linear(x, m.rows.as_strided((C, D), (D, 1), 2)) + F.linear(x, m.rows.as_strided((C, D), (1, 1), 1))
+def _in_place_residual(m: Any, x: Tensor) -> Tensor:
+    h = m.a(x)
+    h += m.b(x)
+    return m.head(h.relu_())
 
-    return Net(run, rows=parameter(C + 2, D)), noise(N, D)
+
+def _gated_halves(m: Any, x: Tensor) -> Tensor:
+    left, right = m.a(x).chunk(2, dim=-1)
+    return m.head(left * right.sigmoid())
+
+
+def _written_into_zeros(m: Any, x: Tensor) -> Tensor:
+    padded = x.new_zeros(len(x), D + 2)
+    padded[:, 1:-1] = x * m.scale
+    return m.head(padded)
+
+
+def _branch_without_gradients(m: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        gate = m.a(x).sigmoid()
+    return m.head(m.a(x).tanh() * gate)
+
+
+def _strided(m: Any, x: Tensor) -> Tensor:
+    return F.linear(x, m.rows.as_strided((C, D), (D, 1), 2)) + F.linear(x, m.rows.as_strided((C, D), (1, 1), 1))
+
+
+net("in_place_on_the_input_of_a_layer", _in_place_on_an_input, (N, D), a=(D, 4), b=(4, 4), head=(4, C))
+net("in_place_residual", _in_place_residual, (N, D), a=(D, 4), b=(D, 4), head=(4, C))
+net("output_is_a_view", lambda m, x: m.a(x).view(-1, C, 2)[..., 0], (N, D), a=(D, 2 * C))
+net("gated_halves_of_one_layer", _gated_halves, (N, D), a=(D, 8), head=(4, C))
+net("written_into_zeros", _written_into_zeros, (N, D), scale=lambda: parameter(D), head=(D + 2, C))
+net(
+    "detached_branch",
+    lambda m, x: m.head(m.a(x).tanh() + m.a(x.flip(1)).detach()), (N, D), a=(D, 4), head=(4, C),
+)  # fmt: skip
+net("branch_without_gradients", _branch_without_gradients, (N, D), a=(D, 4), head=(4, C))
+net("parameter_never_used", lambda m, x: m.head(x), (N, D), idle=lambda: parameter(3), spare=(2, 2), head=(D, C))
+net(
+    "output_that_does_not_depend_on_the_parameters",
+    lambda m, x: torch.cat([m.head(x), x[:, :1]], 1), (N, D), head=(D, C - 1),
+)  # fmt: skip
+net("rows_that_begin_inside_a_row", _strided, (N, D), rows=lambda: parameter(C + 2, D))
