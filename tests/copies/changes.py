@@ -165,29 +165,10 @@ def part_in_another_dtype(model: Any) -> None:
     child.forward = lambda x: before(x.to(child.weight.dtype)).to(kind)
 
 
-CHANGES: dict[str, Change] = {
-    change.__name__: change
-    for change in (
-        weight_in_place,
-        weight_data,
-        gradient_hook_added,
-        hook_added,
-        hook_of_a_part_added,
-        hook_over_a_weight_added,
-        pre_hook_added,
-        hooks_removed,
-        forward_patched,
-        forward_of_a_part_patched,
-        weight_replaced,
-        own_parameter_replaced,
-        state_loaded,
-        buffers_written,
-        class_swapped,
-        part_swapped,
-        one_frozen,
-        all_unfrozen,
-        part_in_training_mode,
-        backward_hook_added,
-        part_in_another_dtype,
-    )
-}
+ALL = (
+    weight_in_place, weight_data, gradient_hook_added, hook_added, hook_of_a_part_added,
+    hook_over_a_weight_added, pre_hook_added, hooks_removed, forward_patched, forward_of_a_part_patched,
+    weight_replaced, own_parameter_replaced, state_loaded, buffers_written, class_swapped, part_swapped,
+    one_frozen, all_unfrozen, part_in_training_mode, backward_hook_added, part_in_another_dtype,
+)  # fmt: skip
+CHANGES: dict[str, Change] = {change.__name__: change for change in ALL}

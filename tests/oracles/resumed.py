@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -160,41 +161,9 @@ def written(folder: Path, change: tuple[str, str] = ("", ""), name: str = "someb
     return path
 
 
-def _halved(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return output / 2
-
-
-def _shifted(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (given[0] + 0.5,)
-
-
-def _hook(model: nn.Module) -> None:
-    model.get_submodule("first").register_forward_hook(_halved)
-
-
-def _pre_hook(model: nn.Module) -> None:
-    model.get_submodule("first").register_forward_pre_hook(_shifted)
-
-
-def _backward_hook(model: nn.Module) -> None:
-    model.get_submodule("readout").register_full_backward_pre_hook(lambda module, output: (output[0] * 2,))
-
-
-def _frozen(model: nn.Module) -> None:
-    model.get_submodule("first").requires_grad_(False)
-
-
-def _training(model: nn.Module) -> None:
-    model.train()
-
-
 def _weight(model: nn.Module) -> None:
     with torch.no_grad():
         model.get_parameter("second.weight")[0, 0] += 1e-6
-
-
-def _tied(model: nn.Module) -> None:
-    model.get_submodule("second").bias = model.get_submodule("first").bias
 
 
 def _forward(model: nn.Module) -> None:
@@ -202,25 +171,17 @@ def _forward(model: nn.Module) -> None:
     inner.forward = lambda h: nn.Linear.forward(inner, h).relu()
 
 
-def _new_attribute(model: nn.Module) -> None:
-    model.anything = {"a": (None, 3.0)}  # type: ignore[assignment]
-
-
-def _gradient_hook(model: nn.Module) -> None:
-    model.get_parameter("first.weight").register_hook(lambda gradient: gradient * 2)
-
-
-APPLIED: dict[str, Callable[[nn.Module], None]] = {
-    "hook": _hook,
-    "pre-hook": _pre_hook,
-    "backward hook": _backward_hook,
-    "hook of a gradient": _gradient_hook,
-    "frozen layer": _frozen,
-    "training flag": _training,
+APPLIED: dict[str, Callable[[Any], Any]] = {
+    "hook": lambda m: m.first.register_forward_hook(lambda module, given, output: output / 2),
+    "pre-hook": lambda m: m.first.register_forward_pre_hook(lambda module, given: (given[0] + 0.5,)),
+    "backward hook": lambda m: m.readout.register_full_backward_pre_hook(lambda module, output: (output[0] * 2,)),
+    "hook of a gradient": lambda m: m.first.weight.register_hook(lambda gradient: gradient * 2),
+    "frozen layer": lambda m: m.first.requires_grad_(False),
+    "training flag": lambda m: m.train(),
     "a weight's last digits": _weight,
-    "shared parameter": _tied,
+    "shared parameter": lambda m: setattr(m.second, "bias", m.first.bias),
     "forward of an instance": _forward,
-    "new attribute": _new_attribute,
+    "new attribute": lambda m: setattr(m, "anything", {"a": (None, 3.0)}),
 }
 CHANGES = [*TEXT, *APPLIED]
 

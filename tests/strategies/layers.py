@@ -196,45 +196,21 @@ entry("batch norm on sequences", pooled, 28, LINE, layer=partial(nn.BatchNorm1d,
 entry("batch norm on images", pooled, 120, IMAGE, layer=partial(nn.BatchNorm2d, 4))
 entry("batch norm on volumes", pooled, 96, VOLUME, layer=partial(nn.BatchNorm3d, 2))
 entry("instance norm", pooled, 120, IMAGE, layer=partial(nn.InstanceNorm2d, 4, affine=True))
-norm = partial(nn.BatchNorm2d, 4)
-entry(
-    "batch norm by its function",
-    partial(
-        direct,
+FUNCTIONS: dict[str, tuple[Callable[..., Tensor], int, Tensor, Callable[[], nn.Module]]] = {
+    "batch norm": (
         lambda m, x: torch.batch_norm(x, m.weight, m.bias, m.running_mean, m.running_var, False, 0.1, 1e-5, False),
+        120, IMAGE, partial(nn.BatchNorm2d, 4),
     ),
-    120,
-    IMAGE,
-    layer=norm,
-)
-entry(
-    "instance norm by its function",
-    partial(direct, lambda m, x: torch.instance_norm(x, m.weight, m.bias, None, None, True, 0.1, 1e-5, False)),
-    120,
-    IMAGE,
-    layer=norm,
-)
-entry(
-    "layer norm by its function",
-    partial(direct, lambda m, x: torch.layer_norm(x, [4], m.weight, m.bias)),
-    20,
-    S,
-    layer=partial(nn.LayerNorm, 4),
-)
-entry(
-    "rms norm by its function",
-    partial(direct, lambda m, x: torch.rms_norm(x, [4], m.weight)),
-    20,
-    S,
-    layer=partial(nn.RMSNorm, 4),
-)
-entry(
-    "group norm by its function",
-    partial(direct, lambda m, x: torch.group_norm(x, 2, m.weight, m.bias)),
-    120,
-    IMAGE,
-    layer=partial(nn.GroupNorm, 2, 4),
-)
+    "instance norm": (
+        lambda m, x: torch.instance_norm(x, m.weight, m.bias, None, None, True, 0.1, 1e-5, False),
+        120, IMAGE, partial(nn.BatchNorm2d, 4),
+    ),
+    "layer norm": (lambda m, x: torch.layer_norm(x, [4], m.weight, m.bias), 20, S, partial(nn.LayerNorm, 4)),
+    "rms norm": (lambda m, x: torch.rms_norm(x, [4], m.weight), 20, S, partial(nn.RMSNorm, 4)),
+    "group norm": (lambda m, x: torch.group_norm(x, 2, m.weight, m.bias), 120, IMAGE, partial(nn.GroupNorm, 2, 4)),
+}  # fmt: skip
+for _name, (_function, _width, _x, _layer) in FUNCTIONS.items():
+    entry(f"{_name} by its function", partial(direct, _function), _width, _x, layer=_layer)
 entry("prelu", pooled, 120, IMAGE, layer=partial(nn.PReLU, 4))
 
 entry("embedding", pooled, 20, tokens(N, 5), layer=partial(nn.Embedding, 7, 4))

@@ -40,15 +40,18 @@ def tokens(*shape: int, vocabulary: int = 7, seed: int = 1) -> Tensor:
 
 
 class Net(nn.Module):
-    """Modules and parameters by keyword, and a function of (self, *inputs) as the forward pass."""
+    """Modules, parameters, buffers (tensors) and plain attributes by keyword; a function of (self, *inputs) as forward."""
 
-    def __init__(self, forward: Callable[..., Tensor], **parts: nn.Module | nn.Parameter) -> None:
+    def __init__(self, forward: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
         for name, part in parts.items():
-            setattr(self, name, part)
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
         self.run = forward
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(self, *args, **kwargs)
 
 

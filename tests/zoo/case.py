@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from strategies.networks import Net as Net  # the files of cases take it from here
+
 Expect = Literal["exact", "refused", "either"]
 Made = tuple[nn.Module, Any]
 Sample = tuple[tuple[Any, ...], dict[str, Any]]  # what the model is called with for one sample: args, kwargs
@@ -121,22 +123,6 @@ def family(name: str) -> tuple[Callable[..., Any], Callable[..., Any], Callable[
 def named(*functions: Callable[..., Any]) -> dict[str, Any]:
     """Functions by their names without underscores, for `each`."""
     return {function.__name__.strip("_"): function for function in functions}
-
-
-class Net(nn.Module):
-    """Modules, parameters, buffers (tensors) and plain attributes by keyword; a function of (self, *inputs) as forward."""
-
-    def __init__(self, forward: Callable[..., Any], **parts: Any) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
-                self.register_buffer(name, part)
-            else:
-                setattr(self, name, part)
-        self.run = forward
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(self, *args, **kwargs)
 
 
 def free(*shape: int, scale: float = 1.0) -> nn.Parameter:

@@ -44,16 +44,11 @@ def off(model: nn.Module, sample: Sample) -> Tensor:
     return 1.0001 * gradient_rows(model, sample)
 
 
-def test_an_ordinary_network_is_exact() -> None:
-    assert judge(PLAIN).kind == "exact"
-
-
-def test_other_numbers_are_wrong() -> None:
-    assert judge(replace(PLAIN, rows=off)).kind == "WRONG"
-
-
-def test_numbers_instead_of_a_refusal_are_wrong() -> None:
-    assert judge(replace(PLAIN, expect="refused")).kind == "WRONG"
+@pytest.mark.parametrize(
+    ("changes", "verdict"), [({}, "exact"), ({"rows": off}, "WRONG"), ({"expect": "refused"}, "WRONG")]
+)
+def test_numbers_are_exact_or_wrong(changes: dict[str, Any], verdict: str) -> None:
+    assert judge(replace(PLAIN, **changes)).kind == verdict
 
 
 def test_a_refusal_is_a_refusal_and_not_an_answer() -> None:
@@ -96,51 +91,23 @@ def test_kernels_of_rows_by_hand() -> None:
     assert kernel_of(rows, "trntk0", [1]).tolist() == [[4.0, 0.0], [0.0, 1.0]]
 
 
-def _requires_grad(m: Any) -> None:
-    m.a.weight.requires_grad_(False)
-
-
-def _grad(m: Any) -> None:
-    m.a.weight.grad.mul_(2)
-
-
 def _replaced(m: Any) -> None:
     m.a.weight = nn.Parameter(m.a.weight.detach().clone())
 
 
-def _lost(m: Any) -> None:
-    m.a._parameters["weight"] = m.a.weight.detach()
-
-
-def _sign_of_zero(m: Any) -> None:
-    m.mean.mul_(-1)
-
-
-def _deep(m: Any) -> None:
-    m.table["rows"][0].append(1)
-
-
-def _closure(m: Any) -> None:
-    m.function()
-
-
-def _hook(m: Any) -> None:
-    m.a.register_forward_hook(lambda *_: None)
-
-
-def _generator(m: Any) -> None:
-    torch.rand(1, generator=m.draw)
-
-
-def _mode(m: Any) -> None:
-    m.a.train()
-
-
-def _seed(m: Any) -> None:
-    torch.rand(1)
-
-
-MOVES = [_requires_grad, _grad, _replaced, _lost, _sign_of_zero, _deep, _closure, _hook, _generator, _mode, _seed]
+MOVES: dict[str, Callable[[Any], Any]] = {
+    "requires_grad": lambda m: m.a.weight.requires_grad_(False),
+    "grad": lambda m: m.a.weight.grad.mul_(2),
+    "replaced": _replaced,
+    "lost": lambda m: m.a._parameters.update(weight=m.a.weight.detach()),
+    "sign_of_zero": lambda m: m.mean.mul_(-1),
+    "deep": lambda m: m.table["rows"][0].append(1),
+    "closure": lambda m: m.function(),
+    "hook": lambda m: m.a.register_forward_hook(lambda *_: None),
+    "generator": lambda m: torch.rand(1, generator=m.draw),
+    "mode": lambda m: m.a.train(),
+    "seed": lambda m: torch.rand(1),
+}
 
 
 def subject() -> nn.Module:
@@ -155,13 +122,13 @@ def subject() -> nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize("move", MOVES, ids=lambda f: f.__name__.strip("_"))
-def test_a_snapshot_sees(move: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("move", MOVES)
+def test_a_snapshot_sees(move: str) -> None:
     model, x = subject(), torch.ones(2)
     before = snapshot(model, x)
     assert differences(before, snapshot(model, x)) == []
     with torch.random.fork_rng():
-        move(model)
+        MOVES[move](model)
         assert len(differences(before, snapshot(model, x))) == 1
 
 
