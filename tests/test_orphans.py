@@ -19,6 +19,7 @@ import ntkscope.tangent.trace.rules
 from ntkscope.core import Registry
 from ntkscope.xray import SECTIONS
 
+MEASURES = "registry changepoint dimension faithfulness log_odds probe_agreement probes resampled spectra uncertainty"
 # Files that register nothing and are meant to. Files whose name starts with `_` are helpers by their name.
 HELPERS = {
     "data": {"registry", "normalise", "subsets"},
@@ -26,18 +27,7 @@ HELPERS = {
     "kernels": {"registry", "costs", "tangent_machine"},
     "infinite.rules": set(),
     "surrogates": {"registry", "linearized"},
-    "measures": {
-        "registry",
-        "changepoint",
-        "dimension",
-        "faithfulness",
-        "log_odds",
-        "probe_agreement",
-        "probes",
-        "resampled",
-        "spectra",
-        "uncertainty",
-    },
+    "measures": set(MEASURES.split()),
     "report.views": {"registry"},
     "xray.sections": set(),
     "tangent.trace.rules": {"registry"},

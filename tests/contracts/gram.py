@@ -106,11 +106,6 @@ class GramContract:
         assert_close(gram.diagonal(), expected.diagonal())
         assert torch.equal(gram.diagonal(), dense.diagonal())
 
-    def test_positive_semidefinite(self) -> None:
-        gram, _ = self.square(12, p=4)
-        values = gram.eigvalsh()
-        assert float(values[0]) > -1e-13 * float(values[-1])  # a few rounding units of the norm
-
     @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
     def test_empty(self, shape: tuple[int, int]) -> None:
         gram, expected = self.cross(*shape)
@@ -136,11 +131,6 @@ class GramContract:
         assert_close(gram.T @ w, expected.T @ w)
         assert_close(gram.T.dense(), expected.T)
         assert_close(gram.T.T.dense(), expected)
-
-    def test_products_are_linear(self) -> None:
-        gram, _ = self.cross(6, 5)
-        v, w = features(5, 2, seed=2), features(5, 2, seed=3)
-        assert_close(gram @ (2 * v - 3 * w), 2 * (gram @ v) - 3 * (gram @ w))
 
     def test_products_return_the_kind_they_were_given(self) -> None:
         gram, expected = self.cross(6, 5)

@@ -25,7 +25,7 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.linalg import DenseGram
 from oracles import against
 from oracles.closeness import assert_kernel_close
-from oracles.snapshots import assert_unchanged, state
+from oracles.unchanged import assert_unchanged, state
 from strategies.networks import Case, Net, noise, randomize, tokens
 
 RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)

@@ -16,42 +16,11 @@ from ntkscope.report.views import draw
 from report.fixtures.xray import HOSTILE
 
 VOID = {"br", "col", "hr", "img", "input", "link", "meta", "wbr"}
-ALLOWED = {
-    *(
-        "a",
-        "b",
-        "bdi",
-        "button",
-        "caption",
-        "code",
-        "dd",
-        "details",
-        "div",
-        "dl",
-        "dt",
-        "figcaption",
-        "figure",
-        "h3",
-        "i",
-    ),
-    *(
-        "input",
-        "label",
-        "li",
-        "noscript",
-        "p",
-        "pre",
-        "small",
-        "span",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-        "th",
-        "thead",
-    ),
-    *("tr", "ul", "svg", "title", "circle", "image", "line", "path", "text"),
-}
+TAGS = (
+    "a b bdi button caption code dd details div dl dt figcaption figure h3 i input label li noscript p pre small span"
+    " summary table tbody td th thead tr ul svg title circle image line path text"
+)
+ALLOWED = set(TAGS.split())
 
 
 class Balanced(HTMLParser):

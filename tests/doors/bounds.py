@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import resource
@@ -83,3 +84,29 @@ def state(folder: Path) -> dict[str, str]:
             content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
             found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     return found
+
+
+GONE = object()
+
+
+def put(value: Any, path: str, new: Any) -> Any:
+    """A copy of nested mappings and lists with another entry at a path with slashes; `GONE` removes it."""
+    changed = copy.deepcopy(value)
+    place = changed
+    *parents, last = path.split("/")
+    for key in parents:
+        place = place[int(key) if isinstance(place, list) else key]
+    if new is GONE:
+        place.pop(last, None)
+    else:
+        place[int(last) if isinstance(place, list) else last] = new
+    return changed
+
+
+NODES: dict[str, Callable[[Path], Any]] = {  # what may lie in place of a file
+    "pipe": os.mkfifo,
+    "folder": lambda path: path.mkdir(),
+    "link to zeros": lambda path: path.symlink_to("/dev/zero"),
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import os
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 import torch
 
 from contracts.gram import features
-from doors.bounds import bounded, refused, state
+from doors.bounds import GONE, NODES, bounded, put, refused, state
 from ntkscope.core.errors import StoreError
 from ntkscope.storage import KernelStore, fill, open_kernel
 from ntkscope.storage._zarr import CHECKED, attributes_checksum
@@ -23,7 +20,6 @@ from ntkscope.storage.certified import read_certificate
 from ntkscope.storage.feature_store import FeatureStore
 from oracles.tiles import Products
 
-GONE = object()
 WHOLE: tuple[Any, ...] = (GONE, None, 0, -1, "8", [], True, 2.0, 1 << 60, 10**400)
 TEXT: tuple[Any, ...] = (3, [], {}, True)
 MAPPING: tuple[Any, ...] = (GONE, None, 3, [], "x")
@@ -79,12 +75,8 @@ RAW = {
     "gigabytes of values": b"[" + b"{}," * 5_000_000 + b"{}]",
     "half a surrogate": rb'{"attributes": {"kind": "\ud800"}}',
 }
-NODES: dict[str, Callable[[Path], Any]] = {
-    "pipe": os.mkfifo,
-    "folder": lambda path: path.mkdir(),
-    "link to zeros": lambda path: path.symlink_to("/dev/zero"),
-    "link outside": lambda path: path.symlink_to(path.parents[1] / "thesis.tex"),
-    "link to itself": lambda path: path.symlink_to(path.name),
+NODES = {name: node for name, node in NODES.items() if name != "link to nothing"} | {
+    "link outside": lambda path: path.symlink_to(path.parents[1] / "thesis.tex")
 }
 
 
@@ -128,15 +120,7 @@ def copies(stores: Path, tmp_path: Path) -> Path:
 def changed(place: Path, path: str, new: Any) -> None:
     """Other attributes, with the checksum of somebody who wants them believed."""
     document = json.loads((place / "zarr.json").read_text())
-    attributes = copy.deepcopy(document["attributes"])
-    inner: Any = attributes
-    *parents, last = path.split("/")
-    for key in parents:
-        inner = inner[key]
-    if new is GONE:
-        inner.pop(last, None)
-    else:
-        inner[last] = new
+    attributes = put(document["attributes"], path, new)
     attributes[CHECKED] = attributes_checksum(attributes)
     (place / "zarr.json").write_text(json.dumps({**document, "attributes": attributes}))
 

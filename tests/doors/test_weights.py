@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch._utils import _rebuild_tensor_v2
 
-from doors.bounds import bounded, exits_2, refused
+from doors.bounds import NODES, bounded, exits_2, refused
 from ntkscope.core.errors import DataCorrupt, UnsafeData
 from ntkscope.models import read_weights
 from ntkscope.models.text import check_config
@@ -221,16 +221,10 @@ def test_safetensors_files(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link to zeros", "link to nothing"])
+@pytest.mark.parametrize("kind", [name for name in NODES if name != "link to itself"])
 def test_something_else_in_place_of_the_file(tmp_path: Path, suffix: str, kind: str) -> None:
     path = tmp_path / f"w{suffix}"
-    makers: dict[str, Callable[[], Any]] = {
-        "pipe": lambda: os.mkfifo(path),
-        "folder": path.mkdir,
-        "link to zeros": lambda: path.symlink_to("/dev/zero"),
-        "link to nothing": lambda: path.symlink_to("nowhere"),
-    }
-    makers[kind]()
+    NODES[kind](path)
     refused(lambda: read_weights(path))
     exits_2(
         "kernel", "ck", "--model", "mlp", "--weights", str(path), "--data", "digits", "--out", str(tmp_path / "k.npy")

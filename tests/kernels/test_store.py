@@ -31,8 +31,8 @@ from ntkscope.tangent.model.batches import Batch
 from oracles import store_network
 from oracles.against import options_for, smallest_budget
 from oracles.closeness import assert_kernel_close
-from oracles.snapshots import assert_unchanged, state
 from oracles.store_network import images, network
+from oracles.unchanged import assert_unchanged, state
 from strategies.networks import Case, Net, noise, randomize
 
 KERNELS = tuple(name for name in ns.KERNELS if not name.startswith("proj-"))  # those keep features, not entries

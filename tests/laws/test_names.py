@@ -15,29 +15,15 @@ from ntkscope.report import VIEWS
 from ntkscope.xray import SECTIONS
 
 ROOMS = (
-    "core",
-    "linalg",
-    "storage",
-    "data",
-    "models",
-    "training",
-    "tangent",
-    "kernels",
-    "infinite",
-    "surrogates",
-    "measures",
-    "tracking",
-    "machines",
-    "explain",
-    "xray",
-    "report",
+    "core linalg storage data models training tangent kernels infinite surrogates measures tracking machines explain xray"
+    " report"
 )
 
 
 def public() -> dict[str, Any]:
     """Every name that a room exports, and every function and class of a module that it exports."""
     found: dict[str, Any] = {}
-    for room in ROOMS:
+    for room in ROOMS.split():
         exported = importlib.import_module(f"ntkscope.{room}")
         for name in exported.__all__:
             entry = getattr(exported, name)

@@ -15,19 +15,7 @@ from ntkscope.core.types import fingerprint
 from ntkscope.training import fit_ensemble
 from ntkscope.xray import Budget
 
-TIMES = (
-    "seconds",
-    "timings",
-    "spent",
-    "budget",
-    "rates",
-    "steps_seconds",
-    "recipe_checksum",
-    "plan",
-    "updated",
-    "stages",
-    "confidence",
-)
+TIMES = "seconds timings spent budget rates steps_seconds recipe_checksum plan updated stages confidence"
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -98,7 +86,9 @@ def gather(folder: Path) -> str:
 
 def without_times(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: without_times(item) for key, item in value.items() if not any(word in key for word in TIMES)}
+        return {
+            key: without_times(item) for key, item in value.items() if not any(word in key for word in TIMES.split())
+        }
     return [without_times(item) for item in value] if isinstance(value, list | tuple) else value
 
 

@@ -150,7 +150,7 @@ def _tensor(value: Tensor, registered: bool) -> tuple[Any, ...]:
     if registered:
         hooks = getattr(value, "_backward_hooks", None) if value.is_leaf else None
         grad = None if not value.is_leaf or value.grad is None else (id(value.grad), bits(value.grad))
-        shape = (*shape, id(value), type(value).__name__, value.stride(), grad, list(hooks or ()))
+        shape = (*shape, id(value), value.data_ptr(), type(value).__name__, value.stride(), grad, list(hooks or ()))
     return (*shape, bits(value))
 
 
@@ -174,6 +174,18 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
     """
     names = [*before, *(name for name in after if name not in before)]
     return [name for name in names if name not in before or name not in after or before[name] != after[name]]
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    """A snapshot without Python's random state, which run-time type checks draw from."""
+    return {name: value for name, value in snapshot(model).items() if name != "python random state"}
+
+
+def assert_unchanged(model: nn.Module, before: Mapping[str, Any]) -> None:
+    """Fail, and say what, when anything of the state `before` is no longer so."""
+    found = differences(before, state(model))
+    if found:
+        raise AssertionError(f"changed: {', '.join(found)}")
 
 
 def optimiser(model: nn.Module) -> torch.optim.Optimizer | None:

@@ -28,7 +28,7 @@ from ntkscope.tangent.trace.probed import Probed
 from ntkscope.tangent.trace.tape import cotangents, watch
 from oracles.against import expected, smallest_budget
 from oracles.closeness import assert_kernel_close
-from oracles.snapshots import assert_unchanged, state
+from oracles.unchanged import assert_unchanged, state
 from strategies.architectures import convolutional_networks, sequence_networks, vector_networks
 from strategies.modes import WAYS, compared, harvested
 from strategies.networks import Case, Net, noise, randomize

@@ -40,7 +40,7 @@ from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 from ntkscope.tangent.trace.terms import Outer
 from oracles.against import expected, smallest_budget
 from oracles.closeness import assert_kernel_close
-from oracles.snapshots import assert_unchanged, state
+from oracles.unchanged import assert_unchanged, state
 from strategies.architectures import convolutional_networks, sequence_networks, vector_networks
 from strategies.layers import Conv1D
 from strategies.networks import Case, Net, noise, randomize

@@ -19,7 +19,7 @@ from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.kernel.plan import Footprint, make_plan
 from oracles.against import compare, smallest_budget
 from oracles.closeness import assert_kernel_close
-from oracles.snapshots import assert_unchanged, state
+from oracles.unchanged import assert_unchanged, state
 from strategies.crews import crew_of
 from strategies.networks import Case, Net, noise, randomize
 from strategies.traps import TRAPS

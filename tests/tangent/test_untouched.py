@@ -15,7 +15,7 @@ import ntkscope as ns
 from ntkscope.core import NtkscopeError
 from oracles.against import compare, options_for
 from oracles.closeness import assert_kernel_close
-from oracles.snapshots import assert_unchanged, state
+from oracles.unchanged import assert_unchanged, state
 from strategies.networks import Net, noise, randomize
 from strategies.traps import TRAPS
 

@@ -53,7 +53,15 @@ def _long_and_back(m: Any, x: Tensor) -> Tensor:
     return m.head(m.a(x).tanh() + x.round().long().float())
 
 
-SINGLE_RUNS = (
+def mixed(run: Callable[..., Any]) -> Made:
+    parts = {"b": nn.Linear(D, D, dtype=torch.float64), "last": nn.Linear(D, 3, dtype=torch.float64)}
+    scale = torch.randn(D, dtype=torch.float64)
+    model = Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3), **parts)
+    model.register_buffer("scale", scale)
+    return model, torch.randn(N, D)
+
+
+SINGLE_EACH = named(
     _double_island,
     _double_buffer,
     _double_norm,
@@ -64,17 +72,6 @@ SINGLE_RUNS = (
     _weight_cast,
     _long_and_back,
 )
-
-
-def mixed(run: Callable[..., Any]) -> Made:
-    parts = {"b": nn.Linear(D, D, dtype=torch.float64), "last": nn.Linear(D, 3, dtype=torch.float64)}
-    scale = torch.randn(D, dtype=torch.float64)
-    model = Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3), **parts)
-    model.register_buffer("scale", scale)
-    return model, torch.randn(N, D)
-
-
-SINGLE_EACH = named(*SINGLE_RUNS)
 
 
 @exact("float64 islands in float32 networks", each=SINGLE_EACH, dtype=SINGLE, tolerance=1e-4)

@@ -78,7 +78,12 @@ def _no_gradient_inputs(m: Any, x: Tensor, reentrant: bool) -> Tensor:
     return m.head(checkpoint(m.body, x, use_reentrant=reentrant))
 
 
-RUNS = (
+def build(run: Callable[..., Tensor], reentrant: bool) -> Made:
+    forward = lambda m, x: run(m, x, reentrant)  # noqa: E731
+    return Net(forward, first=nn.Linear(D, D), body=blocks(), w=free(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
+
+
+EACH = named(
     _one,
     _each,
     _nested,
@@ -91,14 +96,6 @@ RUNS = (
     _keywords,
     _no_gradient_inputs,
 )
-
-
-def build(run: Callable[..., Tensor], reentrant: bool) -> Made:
-    forward = lambda m, x: run(m, x, reentrant)  # noqa: E731
-    return Net(forward, first=nn.Linear(D, D), body=blocks(), w=free(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
-
-
-EACH = named(*RUNS)
 
 
 @exact("activations recomputed without re-entry", each=EACH)

@@ -91,11 +91,17 @@ def test_kernels_of_rows_by_hand() -> None:
     assert kernel_of(rows, "trntk0", [1]).tolist() == [[4.0, 0.0], [0.0, 1.0]]
 
 
+def _nudged(m: Any) -> None:
+    with torch.no_grad():
+        m.a.weight[0, 0].add_(1e-7)
+
+
 def _replaced(m: Any) -> None:
     m.a.weight = nn.Parameter(m.a.weight.detach().clone())
 
 
 MOVES: dict[str, Callable[[Any], Any]] = {
+    "nudged": _nudged,
     "requires_grad": lambda m: m.a.weight.requires_grad_(False),
     "grad": lambda m: m.a.weight.grad.mul_(2),
     "replaced": _replaced,
@@ -105,6 +111,9 @@ MOVES: dict[str, Callable[[Any], Any]] = {
     "closure": lambda m: m.function(),
     "hook": lambda m: m.a.register_forward_hook(lambda *_: None),
     "generator": lambda m: torch.rand(1, generator=m.draw),
+    "tensor hook": lambda m: m.a.weight.register_hook(lambda g: g),
+    "attribute": lambda m: vars(m.a).update(captured=1),
+    "statistics": lambda m: m.norm.running_mean.add_(1),
     "mode": lambda m: m.a.train(),
     "seed": lambda m: torch.rand(1),
 }
@@ -114,6 +123,7 @@ def subject() -> nn.Module:
     model = nn.Module()
     model.a = nn.Linear(2, 2)
     model.a.weight.grad = torch.ones(2, 2)
+    model.norm = nn.BatchNorm1d(2)
     model.register_buffer("mean", torch.zeros(2))
     model.table = {"rows": [[]]}  # type: ignore[assignment]
     seen: list[int] = []
