@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,9 +26,17 @@ def net(run: Callable[..., Tensor], **parts: Callable[[], Any]) -> Gadget:
     return lambda: Net(run, **{name: part() for name, part in parts.items()})
 
 
+def linear(run: Callable[..., Tensor], **more: Any) -> nn.Module:
+    return Net(run, **dict(nn.Linear(D, D).named_parameters()), **more)
+
+
+def tanh(m: Any, h: Tensor) -> Tensor:
+    return F.linear(h, m.weight, m.bias).tanh()
+
+
 def affine(run: Callable[..., Tensor]) -> Gadget:
     """`run(f, x)` with f an affine map and tanh."""
-    return net(lambda m, x: run(lambda h: m.a(h).tanh(), x), a=lambda: nn.Linear(D, D))
+    return lambda: linear(lambda m, x: run(partial(tanh, m), x))
 
 
 def one_of(*gadgets: Gadget) -> Callable[[], nn.Module]:
@@ -101,7 +110,7 @@ def _counting(m: Any, x: Tensor) -> Tensor:
     m.calls += 1
     m.seen.append(x.shape)
     m.average.lerp_(x.detach().mean((0, 1)), 0.1)
-    return m.a(x).tanh()
+    return tanh(m, x)
 
 
 def _clamped(m: Any, x: Tensor) -> Tensor:
@@ -126,16 +135,27 @@ def aliased() -> nn.Module:
 
 def hooked() -> nn.Module:
     model = AFFINE()
-    model.a.weight.register_hook(lambda g: 0.5 * g)
+    model.weight.register_hook(lambda g: 0.5 * g)
     return model
 
 
 def counting() -> nn.Module:
-    return Net(_counting, a=layer(), calls=0, seen=[], average=torch.zeros(D))
+    return linear(_counting, calls=0, seen=[], average=torch.zeros(D))
+
+
+class Recurrent(nn.GRU):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x)[0]
+
+
+def convolved() -> nn.Module:
+    parts = dict(nn.Conv1d(D, D, 3, padding=1, groups=2).named_parameters())
+    conv: Callable[..., Tensor] = lambda m, x: F.conv1d(x, m.weight, m.bias, padding=1, groups=2)  # noqa: E731
+    return Net(lambda m, x: x + conv(m, x.transpose(1, 2)).transpose(1, 2).relu(), **parts)
 
 
 def twice() -> nn.Module:
-    part = one_of(AFFINE, FOLDED, CONVOLVED)()
+    part = one_of(AFFINE, FOLDED, convolved)()
     return nn.Sequential(part, nn.Tanh(), part)
 
 
@@ -143,24 +163,20 @@ AFFINE = affine(lambda f, x: f(x))
 FOLDED = affine(lambda f, x: f(x.transpose(0, 1).reshape(-1, D)).view(T, len(x), D).transpose(0, 1))
 SORTED = affine(_sorted)
 SLOT = net(_slot, token=lambda: free(D))
-CONVOLVED = net(
-    lambda m, x: x + m.conv(x.transpose(1, 2)).transpose(1, 2).relu(),
-    conv=lambda: nn.Conv1d(D, D, 3, padding=1, groups=2),
-)
 STEADY: list[Gadget] = [  # nothing but ordinary use of parameters: exact is what a user demands
     AFFINE,
     affine(lambda f, x: f(x.transpose(0, 1)).transpose(0, 1)),
     FOLDED,
     SORTED,
-    CONVOLVED,
+    convolved,
     SLOT,
     net(_masked_slot, token=lambda: free(D)),
     net(_attended, norm=lambda: nn.LayerNorm(D), attend=lambda: nn.MultiheadAttention(D, 2, batch_first=True)),
     lambda: nn.TransformerEncoderLayer(D, 2, 6, batch_first=True),
-    net(lambda m, x: m.cell(x)[0], cell=lambda: nn.GRU(D, D, batch_first=True)),
-    net(lambda m, x: checkpoint(m.inner, x, use_reentrant=False), inner=one_of(AFFINE, SLOT, SORTED, CONVOLVED)),
+    lambda: Recurrent(D, D, batch_first=True),
+    net(lambda m, x: checkpoint(m.inner, x, use_reentrant=False), inner=one_of(AFFINE, SLOT, SORTED, convolved)),
     net(lambda m, x: m.inner(x).tanh(), inner=lambda: parametrizations.weight_norm(nn.Linear(D, D))),
-    twice,
+    net(lambda m, x: m.parts(x), parts=twice),
     net(lambda m, x: (x @ m.w).tanh() @ m.w.t(), w=weight),  # tied through a transpose
     net(lambda m, x: F.linear(x, Round.apply(m.w)).tanh(), w=weight),
     net(_routed, experts=lambda: nn.ModuleList(layer() for _ in range(3))),
