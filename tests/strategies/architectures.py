@@ -88,15 +88,15 @@ def pointwise(draw: Draw, width: int, grow: bool = True) -> tuple[nn.Module, int
         return draw(st.sampled_from(blocks.FEATURE_NORMS))(width), width
     if kind == "residual":
         wider = draw(widths)
-        return blocks.Residual(linear(draw, width, wider), activation(draw), linear(draw, wider, width)), width
+        return blocks.residual(linear(draw, width, wider), activation(draw), linear(draw, wider, width)), width
     if kind == "repeat":
         return blocks.Repeat(linear(draw, width, width), activation(draw), draw(st.integers(2, 3))), width
     if kind == "tied":
-        return blocks.Tied(width, draw(widths)), width
+        return blocks.tied(width, draw(widths)), width
     if kind == "scale":
-        return blocks.ScaledTwice(width), width
+        return blocks.scaled_twice(width), width
     if kind == "bilinear":
-        return blocks.SelfBilinear(width), width
+        return blocks.self_bilinear(width), width
     return blocks.DetachedGate(width), width
 
 
@@ -145,7 +145,7 @@ def sequence_networks(draw: Draw, tokens: bool = False) -> Architecture:
             padding = draw(st.sampled_from([None, 0]))
             body.append(nn.Embedding(6, start, padding_idx=padding))
             if draw(st.booleans()):
-                body.append(blocks.LearnedPositions(length, start))
+                body.append(blocks.learned_positions(length, start))
         for _ in range(draw(st.integers(1, 3))):
             kind = draw(st.sampled_from(["pointwise", "mixer", "mixer"]))
             if kind == "pointwise":
@@ -200,7 +200,7 @@ def convolutional_networks(draw: Draw) -> Architecture:
                 padding = [k // 2 for k in odd]
                 conv = blocks.CONVOLUTIONS[dims](channels, channels, odd, padding=padding, groups=groups)
                 block = (
-                    blocks.Residual(conv, activation(draw)) if kind == "residual" else blocks.Repeat(conv, nn.Tanh(), 2)
+                    blocks.residual(conv, activation(draw)) if kind == "residual" else blocks.Repeat(conv, nn.Tanh(), 2)
                 )
             elif kind == "pool" and min(size) > 1:
                 block = blocks.make_downsampling(draw(st.sampled_from(["avg", "max"])), dims)
@@ -209,7 +209,7 @@ def convolutional_networks(draw: Draw) -> Architecture:
             body.append(block)
             probe = block.eval()(probe).detach()
         if draw(st.booleans()):
-            pool: nn.Module = blocks.GlobalAverage()
+            pool: nn.Module = blocks.global_average()
             width = probe.shape[1]
         else:
             pool, width = nn.Flatten(), probe[0].numel()

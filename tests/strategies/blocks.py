@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from strategies.layers import Conv1D
+from strategies.networks import Net
 from strategies.traps import ScaledLinear
 
 CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -53,15 +55,52 @@ CHANNEL_NORMS: list[Callable[[int, int], nn.Module]] = [batch_norm, group_norm]
 
 
 # -- wiring --------------------------------------------------------------------------------------------------------
-class Residual(nn.Module):
-    """x + branch(x)."""
+def residual(*branch: nn.Module) -> nn.Module:
+    return Net(lambda m, x: x + m.branch(x.clone()), branch=nn.Sequential(*branch))
 
-    def __init__(self, *branch: nn.Module) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(*branch)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.branch(x.clone())
+def tied(width: int, inner: int) -> nn.Module:
+    """Encode with a layer, decode with the transpose of its weight."""
+    run = lambda m, x: F.linear(torch.tanh(m.encode(x)), m.encode.weight.t())  # noqa: E731
+    return Net(run, encode=nn.Linear(width, inner))
+
+
+def scaled_twice(width: int) -> nn.Module:
+    """A bare parameter used twice: s ∘ tanh(s ∘ x)."""
+    return Net(lambda m, x: m.scale * torch.tanh(m.scale * x), scale=nn.Parameter(torch.ones(width)))
+
+
+def self_bilinear(width: int) -> nn.Module:
+    """xᵀ A_k x, a module without a rule."""
+    return Net(lambda m, x: torch.tanh(m.form(x, x)), form=nn.Bilinear(width, width, width))
+
+
+def learned_positions(length: int, width: int) -> nn.Module:
+    """Adds an embedding of 0 … T-1, which has no batch axis."""
+    run = lambda m, x: x + m.table(torch.arange(x.shape[1], device=x.device))  # noqa: E731
+    return Net(run, table=nn.Embedding(length, width))
+
+
+def attention(width: int, batch_first: bool) -> nn.Module:
+    """Self-attention with a residual; axes in the order the attention module wants."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        y = x if batch_first else x.transpose(0, 1)
+        h, _ = m.attend(y, y, y, need_weights=False)
+        return x + (h if batch_first else h.transpose(0, 1))
+
+    return Net(run, attend=nn.MultiheadAttention(width, 2, batch_first=batch_first))
+
+
+def recurrent(cell: nn.Module) -> nn.Module:
+    """All states of a recurrent layer."""
+    return Net(lambda m, x: m.cell(x)[0], cell=cell)
+
+
+def over_time(width: int, depthwise: bool) -> nn.Module:
+    """A causal convolution along the sequence."""
+    run = lambda m, x: torch.tanh(m.conv(F.pad(x.transpose(1, 2), (1, 0)))).transpose(1, 2)  # noqa: E731
+    return Net(run, conv=nn.Conv1d(width, width, 2, groups=width if depthwise else 1))
 
 
 class Repeat(nn.Module):
@@ -80,39 +119,6 @@ class Repeat(nn.Module):
         return f"times={self.times}"
 
 
-class Tied(nn.Module):
-    """Encode with a layer, decode with the transpose of its weight."""
-
-    def __init__(self, width: int, inner: int) -> None:
-        super().__init__()
-        self.encode = nn.Linear(width, inner)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(torch.tanh(self.encode(x)), self.encode.weight.t())
-
-
-class ScaledTwice(nn.Module):
-    """A bare parameter used twice: s ∘ tanh(s ∘ x)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * torch.tanh(self.scale * x)
-
-
-class SelfBilinear(nn.Module):
-    """xᵀ A_k x, a module without a rule."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.form = nn.Bilinear(width, width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.form(x, x))
-
-
 class DetachedGate(nn.Module):
     """A layer whose second use is cut off from the gradient."""
 
@@ -122,41 +128,6 @@ class DetachedGate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) * self.layer(x.flip(-1)).sigmoid().detach()
-
-
-class LearnedPositions(nn.Module):
-    """Adds an embedding of 0 … T-1, which has no batch axis."""
-
-    def __init__(self, length: int, width: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(length, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table(torch.arange(x.shape[1], device=x.device))
-
-
-class Attention(nn.Module):
-    """Self-attention with a residual; axes in the order the attention module wants."""
-
-    def __init__(self, width: int, batch_first: bool) -> None:
-        super().__init__()
-        self.attend = nn.MultiheadAttention(width, 2, batch_first=batch_first)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x if self.attend.batch_first else x.transpose(0, 1)
-        h, _ = self.attend(y, y, y, need_weights=False)
-        return x + (h if self.attend.batch_first else h.transpose(0, 1))
-
-
-class Recurrent(nn.Module):
-    """All states of a recurrent layer."""
-
-    def __init__(self, cell: nn.Module) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.cell(x)[0]
 
 
 class Folded(nn.Module):
@@ -181,54 +152,32 @@ class TimeFirst(nn.Module):
         return torch.tanh(self.layer(x.transpose(0, 1))).transpose(0, 1)
 
 
-class OverTime(nn.Module):
-    """A causal convolution along the sequence."""
-
-    def __init__(self, width: int, depthwise: bool) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(width, width, 2, groups=width if depthwise else 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.conv(F.pad(x.transpose(1, 2), (1, 0)))).transpose(1, 2)
-
-
 def make_mixer(kind: str, width: int, flag: bool) -> nn.Module:
     if kind == "attention":
-        return Attention(width, batch_first=flag)
+        return attention(width, batch_first=flag)
     if kind.startswith("encoder"):
         return nn.TransformerEncoderLayer(
             width, 2, 5, batch_first=True, norm_first="first" in kind, layer_norm_eps=1e-3
         )
     if kind == "gru":
-        return Recurrent(nn.GRU(width, width, batch_first=True, bias=flag))
+        return recurrent(nn.GRU(width, width, batch_first=True, bias=flag))
     if kind == "lstm":
-        return Recurrent(nn.LSTM(width, width // 2, batch_first=True, bidirectional=True, bias=flag))
+        return recurrent(nn.LSTM(width, width // 2, batch_first=True, bidirectional=True, bias=flag))
     if kind == "folded":
         return Folded(width)
-    return TimeFirst(width) if kind == "sequence first" else OverTime(width, depthwise=flag)
+    return TimeFirst(width) if kind == "sequence first" else over_time(width, depthwise=flag)
 
 
 # -- pooling -------------------------------------------------------------------------------------------------------
-class Reduce(nn.Module):
-    """Mean over the sequence, or its last element."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean(1) if self.kind == "mean" else x[:, -1]
+POOLS: dict[str, Callable[..., Tensor]] = {"mean": lambda m, x: x.mean(1), "last": lambda m, x: x[:, -1]}
 
 
-class GlobalAverage(nn.Module):
-    """Mean over all positions of (n, channels, ...)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(2).mean(2)
+def global_average() -> nn.Module:
+    return Net(lambda m, x: x.flatten(2).mean(2))
 
 
 def make_pool(kind: str, length: int, width: int) -> tuple[nn.Module, int]:
-    return (nn.Flatten(), length * width) if kind == "flatten" else (Reduce(kind), width)
+    return (nn.Flatten(), length * width) if kind == "flatten" else (Net(POOLS[kind]), width)
 
 
 def make_downsampling(kind: str, dims: int) -> nn.Module:
