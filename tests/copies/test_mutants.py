@@ -66,7 +66,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], Mutant]] = {  # the models it is tried
         ("lambda_over_self", "default_argument"),
         lambda made, model: setattr(made, "middle", model.middle),
     ),
-    "no_patched_forward": (("patched_forward",), lambda made, model: vars(made).pop("forward")),
+    "no_patched_forward": (("patched_forward",), lambda made, model: made.__dict__.pop("forward")),
     "untied": (("tied_weights",), lambda made, model: setattr(made.d, "weight", copied(made, 1.1))),
     "untied_alike": (("tied_weights",), lambda made, model: setattr(made.d, "weight", copied(made, 1.0))),
     "other_statistics": (("batch_norm",), lambda made, model: made.norm.running_var.mul_(1.1)),
