@@ -30,30 +30,28 @@ SMALL, SMALLEST = 60, 12  # rows or columns: below, the second of these holds, o
 
 @dataclass(frozen=True, eq=False)
 class SpikeTest:
-    """What a test for spikes found. Values are singular values of the matrix minus the mean of its entries, largest first."""
+    """What a test for spikes found, in singular values of the matrix minus the `mean` of its entries, largest first.
+
+    Of each spike: its singular value, `left` and `right` singular vectors (as columns), and p-value, for the matrix without the
+    spikes of the rounds before; `strengths`: of the direction underneath (`θ` in `θ u vᵀ + noise`), by inverting the spiked
+    model's formula (BBP); `overlaps`: |cos| of its vectors with that direction, as the strength implies; `participation`: the
+    share of entries that carry its vectors, about 1/3 for a direction spread over them all. `p_value`: of the largest singular
+    value, spike or not. `edge`: what a value must exceed at this level, in the last round. `scale`: standard deviation of the
+    noise, corrected for what the spikes took along.
+    """
 
     count: int
     values: tuple[float, ...]
-    """Singular values of the spikes."""
     p_values: tuple[float, ...]
-    """One per spike, each for the matrix without the spikes of the rounds before."""
     p_value: float
-    """Of the largest singular value, spike or not."""
     edge: float
-    """What a singular value must exceed at this level to be a spike, in the last round: the null's upper quantile."""
     scale: float
-    """Standard deviation of the noise: of the entries without the spikes, corrected for what the spikes took along."""
     strengths: tuple[float, ...]
-    """Of the directions underneath (`θ` in `θ u vᵀ + noise`), by inverting the spiked model's formula (BBP)."""
     overlaps: tuple[tuple[float, float], ...]
-    """|cos| of each spike's left and right singular vectors with those directions, as its strength implies."""
     participation: tuple[tuple[float, float], ...]
-    """Share of the entries that carry the left and right singular vectors: about 1/3 for a direction spread over them all."""
     mean: float
-    """The mean of the entries, removed before."""
     left: Float[Tensor, "m k"]
     right: Float[Tensor, "n k"]
-    """Singular vectors of the spikes, as columns."""
 
 
 def spike_test(

@@ -14,45 +14,36 @@ from ntkscope.linalg.grams.gram import Gram
 from ntkscope.linalg.grams.operator import OperatorGram
 from ntkscope.linalg.solvers import blocked
 from ntkscope.linalg.solvers.blocked import BLOCK
-from ntkscope.linalg.solvers.system import (
-    LAPACK,
-    checked_system,
-    relative_residual,
-    symmetric_part,
-    warn,
-    working_dtype,
-)
+from ntkscope.linalg.solvers.system import LAPACK, checked_system, relative_residual, symmetric_part, warn
 from ntkscope.linalg.spectra.lanczos import top_eigenpairs
+
+MOST_JITTER = 1e-3  # of the mean diagonal
 
 
 @dataclass(frozen=True, eq=False)
 class CholeskySolution:
-    """What `cholesky_solve` found, and what it had to do for it."""
+    """What `cholesky_solve` found, `solution` shaped as `Y`, and what it had to do for it.
+
+    `jitter`: added to the diagonal beyond the requested ridge; 0 when the matrix needed none. `smallest_eigenvalue`: of `K`
+    itself, without ridge and jitter, estimated to about `ε ‖K‖`. `residual`: the largest `‖Y - (K + ridge I) X‖ / ‖Y‖` over
+    the columns, of the original system, so jitter shows in it.
+    """
 
     solution: Tensor
-    """Shaped as `Y`."""
     jitter: float
-    """Added to the diagonal beyond the requested ridge; 0 when the matrix needed none."""
     smallest_eigenvalue: float
-    """Of `K` itself, without ridge and jitter, estimated to about `ε ‖K‖`."""
     residual: float
-    """The largest `‖Y - (K + ridge I) X‖ / ‖Y‖` over the columns, of the original system, so jitter shows in it."""
     warnings: tuple[str, ...]
 
 
 def cholesky_solve(
-    K: Gram | Tensor | np.ndarray,
-    Y: Tensor | np.ndarray,
-    ridge: NonNegative = 0.0,
-    *,
-    max_jitter: NonNegative = 1e-3,
-    block: Count | None = None,
+    K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge: NonNegative = 0.0, *, block: Count | None = None
 ) -> CholeskySolution:
     """Solve `(K + ridge I) X = Y` for the symmetric part of `K` by Cholesky; O(n³).
 
     Float64 below N = 5,000. Above 46,340 rows, on CUDA, block by block in one copy of the matrix: 29 GB for 60,000 rows in
     float64; `block` asks for that at any size, with blocks of so many rows. Jitter is added only when the factorisation
-    fails: ten times the rounding unit of the mean diagonal, then tenfold each time, up to `max_jitter` times the mean
+    fails: ten times the rounding unit of the mean diagonal, then tenfold each time, up to 1e-3 of the mean
     diagonal. It is in the result and in a `NumericalWarning`, and so is a matrix that is singular to working precision.
 
     >>> cholesky_solve(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0])).solution
@@ -60,14 +51,13 @@ def cholesky_solve(
     """
     gram, targets = checked_system(K, Y)
     n = gram.shape[0]
-    dtype = working_dtype(gram)
-    targets = targets.to(dtype)
     if block is None and n > LAPACK and gram.device.type == "cuda":
         block = BLOCK
-    matrix = symmetric_part(gram, dtype, largest=LAPACK if block is None else None)
+    matrix = symmetric_part(gram, largest=LAPACK if block is None else None)
+    targets = targets.to(matrix.dtype)
     scale = float(matrix.diagonal().abs().mean()) if n else 0.0
     matrix.diagonal().add_(ridge)
-    factor, jitter = _factor(matrix, scale, max_jitter, ridge, gram, block)
+    factor, jitter = _factor(matrix, scale, ridge, gram, block)
     solution = _substitute(factor, targets, block)
 
     messages = []
@@ -78,7 +68,7 @@ def cholesky_solve(
             f"{gram!r} is not positive definite (smallest eigenvalue about {smallest - shift:.3g}):"
             f" jitter {jitter:.3g} was added to its diagonal (mean {scale:.3g}) beyond ridge {ridge:.3g}"
         )
-    elif smallest < n * torch.finfo(dtype).eps * largest:
+    elif smallest < n * torch.finfo(matrix.dtype).eps * largest:
         messages.append(
             f"{gram!r} with ridge {ridge:.3g} is singular to working precision (condition number about"
             f" {largest / smallest:.2g}): no jitter was needed, but few digits of the solution can be trusted;"
@@ -94,9 +84,7 @@ def cholesky_solve(
     )
 
 
-def _factor(
-    matrix: Tensor, scale: float, max_jitter: float, ridge: float, gram: Gram, block: int | None
-) -> tuple[Tensor, float]:
+def _factor(matrix: Tensor, scale: float, ridge: float, gram: Gram, block: int | None) -> tuple[Tensor, float]:
     """The Cholesky factor of `matrix + jitter I` with the smallest jitter of the ladder that works; in place by blocks."""
     jitter = 0.0
     while True:
@@ -104,11 +92,11 @@ def _factor(
         if factor is not None:
             return factor, jitter
         larger = max(10 * jitter, 10 * torch.finfo(matrix.dtype).eps * scale)
-        if larger > max_jitter * scale or larger in (0, float("inf")):
+        if larger > MOST_JITTER * scale or larger in (0, float("inf")):
             smallest = _smallest_eigenvalue(matrix, block) - jitter - ridge
             raise NumericalError(
                 f"{gram!r} is not positive definite: its smallest eigenvalue is {smallest:.3g}, ridge {ridge:.3g} and"
-                f" jitter up to {max_jitter * scale:.3g} do not repair that; use a larger ridge, or minimum_norm_solve"
+                f" jitter up to {MOST_JITTER * scale:.3g} do not repair that; use a larger ridge, or minimum_norm_solve"
             )
         matrix.diagonal().add_(larger - jitter)
         jitter = larger

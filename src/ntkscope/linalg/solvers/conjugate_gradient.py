@@ -18,18 +18,17 @@ from ntkscope.linalg.solvers.system import checked_system, column_units, warn
 
 @dataclass(frozen=True, eq=False)
 class ConjugateGradientSolution:
-    """What `conjugate_gradient` found, and how far it got."""
+    """What `conjugate_gradient` found, `solution` shaped as `Y`, and how far it got.
+
+    `passes`: products `K @ V`, one for each of the `iterations` and one for every time the residual was recomputed.
+    `relative_residual`: `‖Y - (K + ridge I) X‖ / ‖Y‖` of each column, recomputed at the end; `converged`: all reached `rtol`.
+    """
 
     solution: Tensor
-    """Shaped as `Y`."""
     iterations: int
-    """Products `K @ V` spent on steps."""
     passes: int
-    """All products `K @ V`: the steps, and one for every time the residual was recomputed."""
     relative_residual: Tensor
-    """`‖Y - (K + ridge I) X‖ / ‖Y‖` of each column, recomputed at the end, not from the recurrence."""
     converged: bool
-    """Every column reached `rtol`."""
     warnings: tuple[str, ...]
 
 

@@ -26,22 +26,21 @@ _Found: TypeAlias = tuple[Tensor, int, Tensor | None]  # solution, rank, singula
 
 @dataclass(frozen=True, eq=False)
 class LeastSquaresSolution:
-    """What `least_squares` found, and the cut-off that decided it."""
+    """What `least_squares` found, `solution` (p,) or (p, k) as `Y`, in float64, and the `cutoff` that decided it.
+
+    `rank`: singular values above the cut-off, which is relative to the largest of what was inverted, `√W A` with the ridge
+    below it. `singular_values`: of `√W A`, descending; None where QR found full rank without them. `residual_norm`:
+    `‖√W (Y - A X)‖` of each column, (k,); `relative_residual`: the same over `‖√W Y‖`, 0 where both vanish. `method`: "svd"
+    or "qr".
+    """
 
     solution: Tensor
-    """(p,) or (p, k), as `Y`, in float64."""
     rank: int
-    """Singular values kept: those above the cut-off."""
     cutoff: float
-    """Relative to the largest singular value of what was inverted: `√W A` with the ridge below it."""
     singular_values: Tensor | None
-    """Of `√W A`, descending, kept or not; None where QR found full rank without them."""
     residual_norm: Tensor
-    """`‖√W (Y - A X)‖` of each column, (k,), from the solution."""
     relative_residual: Tensor
-    """The same relative to `‖√W Y‖`; 0 where both vanish."""
     method: str
-    """"svd" or "qr"."""
 
 
 def least_squares(

@@ -25,27 +25,24 @@ SLACK = 10  # what rounding may add to a test of the recurrence when it is repea
 
 @dataclass(frozen=True, eq=False)
 class LSMRSolution:
-    """What `lsmr` found, and how far it got. Norms are computed from the solution, not taken from the recurrence."""
+    """What `lsmr` found, `solution` (p,) or (p, k) as `Y`, and how far it got.
+
+    Of each column, (k,), computed from the solution: `residual_norm`, `‖Y - A X‖`; `relative_residual`, the same over `‖Y‖`, 0
+    where both vanish; `optimality`, `‖Aᵀ(Y - A X) - ridge X‖ / (‖A‖ ‖(Y - A X, √ridge X)‖)`, 0 at a least-squares solution;
+    `columns_converged`, whether these passed one of the tests. `history`, (iterations + 1, k), from the recurrence: the norm of
+    `(Y - A X, √ridge X)` over `‖Y‖`; a column that has stopped keeps its last value. `iterations`: products with `A`, and as
+    many with its transpose. `norm`: the estimate of `‖A‖` that the tests used, at most the Frobenius norm.
+    """
 
     solution: Tensor
-    """(p,) or (p, k), as `Y`."""
     iterations: int
-    """Products with `A`, and as many with its transpose."""
     residual_norm: Tensor
-    """`‖Y - A X‖` of each column, (k,)."""
     relative_residual: Tensor
-    """`‖Y - A X‖ / ‖Y‖` of each column, (k,); 0 where both vanish."""
     optimality: Tensor
-    """`‖Aᵀ(Y - A X) - ridge X‖ / (‖A‖ ‖(Y - A X, √ridge X)‖)` of each column, (k,): 0 at a least-squares solution."""
     history: Tensor
-    """(iterations + 1, k): the norm of the residual `(Y - A X, √ridge X)` relative to `‖Y‖`, before the first iteration and
-    after each one, from the recurrence; a column that has stopped keeps its last value."""
     norm: float
-    """The estimate of `‖A‖` that the tests used: from the bidiagonalisation, at most the Frobenius norm."""
     columns_converged: Tensor
-    """Whether each column's own residuals passed one of the tests, (k,)."""
     converged: bool
-    """Every column did."""
     warnings: tuple[str, ...]
 
 

@@ -10,31 +10,24 @@ from torch import Tensor
 
 from ntkscope.core.checked import Fraction
 from ntkscope.linalg.grams.gram import Gram
-from ntkscope.linalg.solvers.system import (
-    EIGENVECTORS,
-    checked_system,
-    relative_residual,
-    symmetric_part,
-    warn,
-    working_dtype,
-)
+from ntkscope.linalg.solvers.system import EIGENVECTORS, checked_system, relative_residual, symmetric_part, warn
 
 
 @dataclass(frozen=True, eq=False)
 class MinimumNormSolution:
-    """What `minimum_norm_solve` found, and the cut-off that decided it."""
+    """What `minimum_norm_solve` found, `solution` shaped as `Y`, and the `cutoff` that decided it.
+
+    `rank`: eigenvalues kept, those of magnitude above the cut-off, which is relative to the largest. `eigenvalues`: all of
+    them, ascending. `residual`: the largest `‖Y - K X‖ / ‖Y‖` over the columns, the part of the targets outside the kept
+    eigenspace.
+    """
 
     solution: Tensor
-    """Shaped as `Y`."""
     rank: int
-    """Eigenvalues kept: those of magnitude above the cut-off."""
     cutoff: float
-    """Relative to the largest magnitude of an eigenvalue."""
     eigenvalues: Tensor
-    """All of them, ascending, kept or not."""
     smallest_eigenvalue: float
     residual: float
-    """The largest `‖Y - K X‖ / ‖Y‖` over the columns: the part of the targets outside the kept eigenspace."""
     warnings: tuple[str, ...]
 
 
@@ -58,9 +51,8 @@ def minimum_norm_solve(
     """
     gram, targets = checked_system(K, Y)
     cutoff = default_cutoff(gram) if cutoff is None else float(cutoff)
-    dtype = working_dtype(gram)
-    targets = targets.to(dtype)
-    values, vectors = torch.linalg.eigh(symmetric_part(gram, dtype, largest=EIGENVECTORS))
+    values, vectors = torch.linalg.eigh(symmetric_part(gram, largest=EIGENVECTORS))
+    targets = targets.to(values.dtype)
     largest = float(values.abs().max()) if len(values) else 0.0
     kept = values.abs() > cutoff * largest
     basis = vectors[:, kept]

@@ -47,8 +47,8 @@ def working_dtype(gram: Gram) -> torch.dtype:
     return torch.promote_types(gram.dtype, torch.float32)
 
 
-def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int | None = LAPACK) -> Tensor:
-    """`(K + Kᵀ)/2` as a fresh finite tensor, one copy of the kernel in all.
+def symmetric_part(gram: Gram, dtype: torch.dtype | None = None, *, largest: int | None = LAPACK) -> Tensor:
+    """`(K + Kᵀ)/2` as a fresh finite tensor, one copy of the kernel in all, in `working_dtype` unless another is asked for.
 
     Refused above `largest` rows, the size whose square LAPACK's 32-bit indices hold; None: what follows works block by block.
     """
@@ -59,7 +59,7 @@ def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int | None = LAPA
             " eigvalsh(), spectral_density"
         )
     formed = gram.dense().detach()
-    values = formed.to(dtype)
+    values = formed.to(working_dtype(gram) if dtype is None else dtype)
     if values.data_ptr() == formed.data_ptr():
         values = values.clone()  # the Gram may hold this one
     symmetrise(values)

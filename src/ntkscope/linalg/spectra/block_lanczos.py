@@ -23,19 +23,18 @@ BLOCKS = 8  # of vectors in the basis, besides the requested pairs, before it is
 
 @dataclass(frozen=True, eq=False)
 class EigenPairs:
-    """What `block_eigenpairs` found, and what it cost."""
+    """What `block_eigenpairs` found: `values`, ascending, and orthonormal `vectors` as columns.
+
+    `residuals`: `‖K u - θ u‖`; within this of every value there is an eigenvalue. `passes`: products `K @ V`, each of which
+    reads the whole matrix once. `guards`: vectors orthogonal to these that are nearly eigenvectors of the next values.
+    """
 
     values: Float[Tensor, " k"]
-    """Ascending."""
     vectors: Float[Tensor, "n k"]
-    """Orthonormal columns."""
     residuals: Float[Tensor, " k"]
-    """`‖K u - θ u‖`: within this of every value there is an eigenvalue."""
     passes: int
-    """Products `K @ V`, each of which reads the whole matrix once."""
     converged: bool
     guards: Float[Tensor, "n g"] | None = None
-    """Vectors orthogonal to these that are nearly eigenvectors of the next values, found as a by-product."""
 
 
 def block_eigenpairs(

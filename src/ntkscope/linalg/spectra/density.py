@@ -22,14 +22,13 @@ EXACT_BELOW = 2000
 
 @dataclass(frozen=True, eq=False)
 class SpectralDensity:
-    """A density that integrates to 1 over the real line, on a grid."""
+    """A density that integrates to 1 over the real line, on a grid: every eigenvalue smoothed with a Gaussian of deviation
+    `width`. `standard_error`: of the density at each grid point, from the spread over probes; 0 when exact."""
 
     grid: Float[Tensor, " g"]
     density: Float[Tensor, " g"]
     standard_error: Float[Tensor, " g"]
-    """Of the density at each grid point, from the spread over probes; 0 when exact."""
     width: float
-    """Standard deviation of the Gaussian every eigenvalue was smoothed with."""
     method: str
 
 

@@ -24,29 +24,31 @@ EXACT_UP_TO = 5000
 
 @dataclass(frozen=True)
 class PSDHealth:
-    """What the eigenvalues say about whether the matrix is a kernel; `str()` gives a short summary."""
+    """What the eigenvalues say about whether the matrix is a kernel; `str()` gives a short summary.
+
+    - `smallest_error`: by decomposition `n ε λ_max`, a bound. By Lanczos the residual of the Ritz pair, so an eigenvalue lies
+      this near; the true smallest one is at most `smallest_eigenvalue`, and may be below it where no pass saw it.
+    - `negative_mass`: `Σ_{λ<0} |λ| / Σ |λ|`; by quadrature an estimate that is biased low, with a standard error over probes,
+      and 0 for a kernel that is PSD.
+    - `condition_number`: `λ_max / λ_min`; infinite where λ_min is no more than rounding (`n ε λ_max`, float64), or negative.
+    - `asymmetry`: `‖K - Kᵀ‖_F / ‖K‖_F` before the symmetric part was taken; by Lanczos an estimate from the probes.
+    - `rounding`: `ε ‖K‖_F`, ε of the dtype of the entries: what keeping them in that dtype can move an eigenvalue by.
+    - `jitter`: suggested; added to the diagonal, it lets Cholesky in float64 succeed; 0 where it succeeds anyway.
+    - `passes`: products with K, each a pass over it.
+    """
 
     rows: int
     smallest_eigenvalue: float
     smallest_error: float
-    """Of it. By decomposition: `n ε λ_max`, a bound. By Lanczos: the residual of the Ritz pair, so an eigenvalue lies this
-    near; the true smallest one is at most `smallest_eigenvalue`, and may be below it where no pass saw it."""
     largest_eigenvalue: float
     negative_mass: float
-    """`Σ_{λ<0} |λ| / Σ |λ|`; by quadrature an estimate that is biased low, and 0 for a kernel that is PSD."""
     negative_mass_error: float
-    """Standard error over probes; 0 by decomposition."""
     condition_number: float
-    """`λ_max / λ_min`; infinite where λ_min is no more than rounding (`n ε λ_max`, float64), or negative."""
     asymmetry: float
-    """`‖K - Kᵀ‖_F / ‖K‖_F` of the given matrix, before its symmetric part was taken; by Lanczos an estimate from the probes."""
     rounding: float
-    """`ε ‖K‖_F`, ε of the dtype of the entries: what keeping them in that dtype can move an eigenvalue by."""
     jitter: float
-    """Suggested: added to the diagonal, it lets Cholesky in float64 succeed; 0 where it succeeds anyway."""
     method: Literal["eigenvalues", "lanczos"]
     passes: int
-    """Products with K, each a pass over it."""
 
     @property
     def positive(self) -> bool:
