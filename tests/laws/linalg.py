@@ -69,7 +69,7 @@ CASES: list[Case] = [
     case(la.eigenpairs, K=kernel(degree={"0": 1, "1": 0}), k=count("k").may_be(None), options={"items": {"1": None}}),
     case(la.top_eigenpairs, K=kernel(degree={"0": 1}, tensor=True), k=count("k"), by=choice("value"),
         tolerance=nonnegative(0.0), seed=seed(), options={"items": {"1": None}}),
-    case(la.matrix_correlation, A=kernel(degree=0), B=kernel(degree=0), centred=switch(),
+    case(la.matrix_correlation, A=kernel(degree=0), B=kernel(degree=0),
         options={"items": INVARIANT, "low": -1, "high": 1}),
     case(la.principal_angles, A=matrix("n", "q", degree=0), B=matrix("n", "k", degree=0),
         options={"items": INVARIANT, "low": 0, "high": np.pi / 2 + 1e-12}),

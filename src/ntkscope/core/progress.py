@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Generic, Literal, Protocol, TextIO, TypeVar, cast, runtime_checkable
+from typing import Generic, Literal, TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,17 +18,6 @@ from ntkscope.core.errors import UsageError
 T = TypeVar("T")
 LINE_EVERY = 60.0  # seconds between lines where there is no terminal
 REFRESH_EVERY = 0.1  # seconds between redrawings of a bar
-
-
-@runtime_checkable
-class TextStream(Protocol):
-    """The part of a text file that progress uses."""
-
-    def write(self, text: str, /) -> object: ...
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool: ...
 
 
 def counter(total: int, label: str, enabled: bool | Literal["auto"] = "auto") -> Progress[int]:
@@ -57,7 +46,7 @@ class Progress(Generic[T]):
         total: int | None = None,
         label: str = "",
         enabled: bool | Literal["auto"] = "auto",
-        stream: TextStream | None = None,
+        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if enabled not in (True, False, "auto"):
@@ -132,7 +121,7 @@ class _Silent:
 class _Lines(_Silent):
     """One line per minute; a step shorter than a minute prints nothing."""
 
-    def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream, self._clock = stream, clock
         self._text = ""
         self._printed = False
@@ -206,7 +195,7 @@ def duration(seconds: float | int) -> str:
 class _Bar(_Silent):
     """One bar of a terminal's display; bars that are open at the same time are stacked."""
 
-    def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream, self._clock = stream, clock
 
     def open(self, label: str, total: int | None) -> None:
@@ -234,7 +223,7 @@ class _Display:
     _shown: dict[int, _Display] = {}  # noqa: RUF012 - by id of the stream, while a bar is open on it
     _lock = threading.RLock()
 
-    def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._key, self._clock, self._users = id(stream), clock, 0
         self._drawn = float("-inf")
         to_terminal = sys.stdout.isatty()  # printed text moves above the bar, but never out of a file it was sent to
@@ -246,7 +235,7 @@ class _Display:
             TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[text]}", markup=False),
-            console=Console(file=cast(TextIO, stream), force_terminal=True),
+            console=Console(file=stream, force_terminal=True),
             auto_refresh=False,
             redirect_stdout=to_terminal,
             redirect_stderr=to_terminal,
@@ -254,7 +243,7 @@ class _Display:
         )
 
     @classmethod
-    def enter(cls, stream: TextStream, clock: Callable[[], float]) -> _Display:
+    def enter(cls, stream: TextIO, clock: Callable[[], float]) -> _Display:
         with cls._lock:
             display = cls._shown.get(id(stream))
             if display is None:
@@ -281,7 +270,7 @@ class _Display:
             self.bars.refresh()
 
 
-def _view(enabled: bool | str, stream: TextStream, clock: Callable[[], float]) -> _Silent:
+def _view(enabled: bool | str, stream: TextIO, clock: Callable[[], float]) -> _Silent:
     if enabled is False:
         return _Silent()
     stream = getattr(stream, "rich_proxied_file", stream)  # an open bar stands in for stderr; the terminal is behind it

@@ -67,7 +67,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return found
 
 
-def contents(cell: types.CellType) -> Any:
+def content(cell: types.CellType) -> Any:
     """What a variable of a closure holds; None before it is assigned."""
     try:
         return cell.cell_contents

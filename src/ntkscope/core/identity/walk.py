@@ -41,7 +41,7 @@ from ntkscope.core.identity.libraries import (
 from ntkscope.core.identity.pieces import (
     DEEPEST,
     attributes_of,
-    contents,
+    content,
     is_foreign,
     name_of,
     plain,
@@ -214,7 +214,7 @@ class Walk:
             ours = top(home) == OWN_NAME
             plain_one = inspect.unwrap(value) if ours else value  # without the type checks of tests
             own = code_digest(plain_one.__code__) if ours else b""
-            cells = [self.digest(contents(cell)) for cell in plain_one.__closure__ or ()]
+            cells = [self.digest(content(cell)) for cell in plain_one.__closure__ or ()]
             return tag("library", self._library("function", home, value.__qualname__), own, *cells)
         code = value.__code__
         documented = value.__doc__ is not None and code.co_consts[:1] == (value.__doc__,)
@@ -222,7 +222,7 @@ class Walk:
         self.code.update(f"{home} {value.__qualname__}\0".encode() + own)
         known = facts(code)
         closure = [
-            self._variable(name, contents(cell), known.variables)
+            self._variable(name, content(cell), known.variables)
             for name, cell in zip(code.co_freevars, value.__closure__ or ())
         ]
         named = []

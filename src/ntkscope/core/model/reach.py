@@ -29,6 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ntkscope.core.identity.libraries import top
+from ntkscope.core.identity.pieces import content
+
 MOST = 50_000  # objects followed: a model that holds a whole program (a trainer, a data set) is not walked for ever
 PLAIN = {"types", "collections", "argparse", "queue", "weakref", "_weakrefset", "_thread"}  # hold what they are given
 PROGRAMS = {"lightning", "pytorch_lightning", "accelerate", "datasets", "wandb", "ntkscope"}  # never looked into
@@ -94,13 +97,13 @@ class Reach:
             members += attributes(name, value)
             members.append((kind.__qualname__, kind))
         elif look is None and self.foreign and not isinstance(value, CUT) and gc.is_tracked(value):
-            known = _package(kind.__module__) in PROGRAMS
+            known = top(kind.__module__) in PROGRAMS
             members = [] if known else attributes(name, value) + [(name, each) for each in gc.get_referents(value)]
         return members
 
     def _wanted(self, value: Any) -> bool:
         if isinstance(value, type):
-            return self.classes and _package(value.__module__) not in NOT_ITS_CLASSES
+            return self.classes and top(value.__module__) not in NOT_ITS_CLASSES
         return not marked(value)
 
     def _class_members(self, kind: type) -> Iterator[Named]:
@@ -126,7 +129,7 @@ class Reach:
         modules = [vars(m) for m in map(function.__globals__.get, here) if isinstance(m, ModuleType)]
         for variables in (function.__globals__, *modules):
             module = str(variables.get("__name__", ""))
-            if _package(module) not in FOREIGN:
+            if top(module) not in FOREIGN:
                 known = self._globals.setdefault(id(variables), Globals(variables, set())).names
                 fresh = (here if variables is function.__globals__ else names & variables.keys()) - known
                 known |= fresh
@@ -193,7 +196,7 @@ def followed(kind: Any) -> bool:
     if issubclass(kind, (type, ModuleType, FunctionType, CellType, MethodType, weakref.ref, *WHOLE)):
         return False
     held = issubclass(kind, dict | deque) and kind.__module__ == "collections"
-    return not held and _package(kind.__module__) not in FOREIGN
+    return not held and top(kind.__module__) not in FOREIGN
 
 
 @lru_cache(1024)
@@ -210,24 +213,12 @@ def mentioned(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     return here.union(*(a for a, _ in inner)), frozenset(code.co_names).union(*(b for _, b in inner))
 
 
-def content(cell: CellType) -> Any:
-    """What a closure holds; None where there is nothing in it yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
 def joined(name: str, key: Any) -> str:
     if key in ("_parameters", "_buffers", "_modules"):
         return name
     return f"{name}.{key}" if name else str(key)
 
 
-def _package(module: object) -> str:
-    return str(module).partition(".")[0]  # some built-in types have a descriptor there
-
-
 def _own(function: FunctionType) -> bool:
     """Whether a function is the caller's own: not of a library that was installed."""
-    return _package(function.__module__ or "") not in FOREIGN and "-packages" not in function.__code__.co_filename
+    return top(function.__module__ or "") not in FOREIGN and "-packages" not in function.__code__.co_filename

@@ -7,25 +7,27 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 
-@runtime_checkable
-class Multiplies(Protocol):
-    """Anything with a shape, a device and `K @ v`: every Gram, and every square Tensor."""
-
+class Shaped(Protocol):
     @property
     def shape(self) -> Any: ...
+
+
+class Placed(Shaped, Protocol):
     @property
     def device(self) -> Any: ...
+
+
+@runtime_checkable
+class Multiplies(Placed, Protocol):
+    """Anything with a shape, a device and `K @ v`: every Gram, and every square Tensor."""
+
     def __matmul__(self, v: Any) -> Any: ...
 
 
 @runtime_checkable
-class Pieces(Protocol):
+class Pieces(Placed, Protocol):
     """A matrix that can be read piece by piece: every Gram."""
 
-    @property
-    def shape(self) -> Any: ...
-    @property
-    def device(self) -> Any: ...
     @property
     def symmetric(self) -> Any: ...
     def __getitem__(self, key: Any) -> Any: ...
@@ -33,13 +35,11 @@ class Pieces(Protocol):
 
 
 @runtime_checkable
-class LinearMap(Protocol):
+class LinearMap(Shaped, Protocol):
     """A matrix (n, p) by its products alone: `matvec` is `A V`, (p, k) → (n, k), and `rmatvec` is `Aᵀ U`, (n, k) → (p, k).
 
     Both take and return tensors of one dtype on one device, those of the right-hand sides.
     """
 
-    @property
-    def shape(self) -> Any: ...
     def matvec(self, V: Tensor, /) -> Tensor: ...
     def rmatvec(self, U: Tensor, /) -> Tensor: ...

@@ -14,14 +14,12 @@ from ntkscope.linalg.grams.dense import as_gram
 from ntkscope.linalg.grams.gram import Gram
 
 
-def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndarray, *, centred: bool = False) -> float:
+def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndarray) -> float:
     """`ρ(A, B) = tr(AᵀB) / sqrt(tr(AᵀA) tr(BᵀB))`, in [-1, 1]; O(nm), tile by tile for Grams, summed in float64.
 
-    `centred=True` first subtracts from each matrix the mean of its entries (Pearson's correlation of the entries). The
-    plain one is not centred. Two vectors, such as diagonals, are also accepted. Beaglehole, Mitliagkas &
-    Agarwala, "Gradient descent induces alignment between weights and the pre-activation tangents for deep non-linear
-    networks" (2024), section 2.1 and appendix I. (Their *centred ansatz* centres the weights, not the matrices:
-    that is this function on other arguments.)
+    Nothing is centred. Two vectors, such as diagonals, are also accepted. Beaglehole, Mitliagkas & Agarwala, "Gradient
+    descent induces alignment between weights and the pre-activation tangents for deep non-linear networks" (2024),
+    section 2.1. (Their *centred ansatz* centres the weights: that is this function on other arguments.)
 
     >>> A = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     >>> round(matrix_correlation(A, 3 * A), 6), round(matrix_correlation(A, torch.eye(2)), 6)
@@ -29,23 +27,14 @@ def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndar
     """
     if tuple(A.shape) != tuple(B.shape):
         raise UsageError(f"got shapes {tuple(A.shape)} and {tuple(B.shape)}; expected two matrices of one shape")
-    means = (0.0, 0.0)
-    if centred:
-        totals = torch.stack([torch.stack([a.sum(), b.sum()]) for a, b in _pairs(A, B)]).sum(0)
-        count = max(1, int(np.prod(A.shape)))
-        means = (float(totals[0]) / count, float(totals[1]) / count)
     products = torch.zeros(3, dtype=torch.float64)
     for a, b in _pairs(A, B):
-        a, b = a - means[0], b - means[1]
         products += torch.stack([(a * b).sum(), (a * a).sum(), (b * b).sum()]).cpu()
     if not bool(torch.isfinite(products).all()):
         raise NumericalError("the correlation of matrices that hold NaN or infinity (or overflow when squared)")
     ab, aa, bb = products.tolist()
     if aa == 0 or bb == 0:
-        what = "constant" if centred else "zero"
-        raise NumericalError(
-            f"the correlation with a {what} (or empty) matrix is undefined: ‖A‖² {aa:.3g}, ‖B‖² {bb:.3g}"
-        )
+        raise NumericalError(f"the correlation with a zero (or empty) matrix is undefined: ‖A‖² {aa:.3g}, ‖B‖² {bb:.3g}")
     return min(1.0, max(-1.0, ab / (aa**0.5 * bb**0.5)))
 
 
