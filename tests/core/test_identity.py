@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -178,6 +178,7 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(values, values)
 def test_two_values_have_one_identity_only_if_they_look_alike(one: Any, two: Any) -> None:
     def shown(value: Any) -> str:

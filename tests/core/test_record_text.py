@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ntkscope.core.records.record_text import record_text
@@ -15,6 +15,7 @@ leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(), values, min_size=1))
 def test_it_reads_back_as_what_was_written(document: dict[str, Any]) -> None:
     assert json.loads(record_text(document)) == document

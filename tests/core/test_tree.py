@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.model.calling import arguments, call
+from ntkscope.core.model.calling import logits
 from ntkscope.core.model.tree import join, leaves, length, map_tensors, move, take, tensors
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -90,22 +90,7 @@ def test_no_inputs_have_no_length() -> None:
         length({})
 
 
-class Named(nn.Module):
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        return x if y is None else x + y
-
-
-class Whole(nn.Module):
-    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"logits": batch["x"]}
-
-
-def test_a_model_is_called_by_position_by_name_or_with_the_whole_mapping() -> None:
-    assert torch.equal(call(Named(), X), X)
-    assert torch.equal(call(Named(), (X, X)), 2 * X)
-    assert torch.equal(call(Named(), {"x": X, "y": X, "labels": X}), 2 * X)
-    assert torch.equal(call(Whole(), {"x": X, "z": X}), X)
-    assert list(arguments(Whole(), UserDict({"x": X, "y": X}))[0][0]) == ["x", "y"]  # it may read both
-    assert list(arguments(Named(), {"x": X, "labels": X})[1]) == ["x"]
-    with pytest.raises(UsageError, match="neither by name nor as one argument"):
-        call(nn.Bilinear(1, 1, 1), {"input1": X})
+def test_outputs_are_a_tensor_or_carry_one() -> None:
+    assert logits(X) is logits({"logits": X}) is X
+    with pytest.raises(UsageError, match="the model returned dict"):
+        logits({"x": X})

@@ -15,16 +15,7 @@ from torch.testing import assert_close
 from contracts.counted import CountedGram, Formed
 from ntkscope.linalg import DenseGram, nearest_psd, psd_health
 from ntkscope.linalg.grams.corrected import CorrectedGram
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def with_eigenvalues(values: Tensor, seed: int = 0) -> Tensor:
-    basis = torch.linalg.qr(random(len(values), len(values), seed=seed)).Q
-    matrix = basis @ torch.diag(values.double()) @ basis.T
-    return (matrix + matrix.T) / 2
+from strategies.matrices import random, with_eigenvalues
 
 
 def kernel_with(negative: list[float], n: int = 300) -> Tensor:

@@ -17,17 +17,9 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import NumericalWarning, cholesky_solve, least_squares
 from ntkscope.linalg.solvers.blocked import HouseholderQR, cholesky, mirror, solve_triangular, symmetrise, upper_product
 from ntkscope.linalg.solvers.least_squares import _by_qr
+from strategies.matrices import of_rank, random
 
 SIZES = st.integers(1, 12)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def of_rank(n: int, p: int, rank: int, seed: int = 0) -> Tensor:
-    left, right = (torch.linalg.qr(random(size, rank, seed=seed + size)).Q for size in (n, p))
-    return left @ torch.diag(torch.linspace(1, 3, rank).double()) @ right.T
 
 
 def oracle(A: Tensor, Y: Tensor, ridge: float, weights: Tensor | None) -> Tensor:

@@ -19,17 +19,7 @@ from torch.testing import assert_close
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import DenseGram, NumericalWarning, lsmr
 from ntkscope.linalg.grams.linear_map import LinearMap
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def of_rank(n: int, p: int, rank: int, seed: int = 0) -> Tensor:
-    """Singular values from 1 to 3, so that twelve digits of a solution can be asked for."""
-    left = torch.linalg.qr(random(n, rank, seed=seed)).Q
-    right = torch.linalg.qr(random(p, rank, seed=seed + 1)).Q
-    return left @ torch.diag(torch.linspace(1, 3, rank).double()) @ right.T
+from strategies.matrices import of_rank, random
 
 
 def oracle(A: Tensor, Y: Tensor, ridge: float) -> Tensor:

@@ -25,18 +25,9 @@ from ntkscope.linalg import (
     nystrom,
 )
 from ntkscope.linalg.solvers.preconditioner import Preconditioner
+from strategies.matrices import random, with_eigenvalues
 
 SOLVERS = [cholesky_solve, conjugate_gradient, minimum_norm_solve]
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def with_eigenvalues(values: Tensor, seed: int = 0) -> Tensor:
-    basis = torch.linalg.qr(random(len(values), len(values), seed=seed)).Q
-    matrix = basis @ torch.diag(values.double()) @ basis.T
-    return (matrix + matrix.T) / 2
 
 
 def hilbert(n: int) -> Tensor:
@@ -152,19 +143,9 @@ class TestMinimumNorm:
             null.T @ found.solution, torch.zeros(n - rank).double(), rtol=0, atol=1e-6 * float(found.solution.norm())
         )
 
-    def test_the_cut_off_decides(self) -> None:
-        matrix = with_eigenvalues(torch.tensor([1.0, 1e-3, 1e-6]))
-        ranks = [minimum_norm_solve(matrix, torch.ones(3), cutoff=c).rank for c in (1e-2, 1e-4, 1e-8)]
-        assert ranks == [1, 2, 3]
-
     def test_the_default_cut_off_knows_where_the_entries_came_from(self) -> None:
         left = random(200, 5)
         assert minimum_norm_solve((left @ left.T).float(), torch.ones(200)).rank == 5
-
-    def test_inconsistent_targets_leave_a_residual(self) -> None:
-        found = minimum_norm_solve(torch.diag(torch.tensor([1.0, 0.0])), torch.tensor([1.0, 1.0]))
-        assert found.residual == pytest.approx(2**-0.5)
-        assert found.rank == 1
 
     def test_negative_eigenvalues_are_said(self) -> None:
         with pytest.warns(NumericalWarning, match="1 negative"):
@@ -172,10 +153,14 @@ class TestMinimumNorm:
         assert_close(found.solution, torch.tensor([1.0, -1.0]).double())
         assert found.smallest_eigenvalue == -1
 
-    def test_zero_matrix(self) -> None:
+    def test_what_is_cut_off(self) -> None:
         found = minimum_norm_solve(torch.zeros(3, 3), torch.ones(3))
         assert (found.rank, found.residual) == (0, 1.0)
         assert not found.solution.any()
+        half = minimum_norm_solve(torch.diag(torch.tensor([1.0, 0.0])), torch.tensor([1.0, 1.0]))
+        assert (half.rank, half.residual) == (1, pytest.approx(2**-0.5))
+        matrix = with_eigenvalues(torch.tensor([1.0, 1e-3, 1e-6]))
+        assert [minimum_norm_solve(matrix, torch.ones(3), cutoff=c).rank for c in (1e-2, 1e-4, 1e-8)] == [1, 2, 3]
 
 
 def no_preconditioner(K: object, ridge: float) -> Preconditioner | None:

@@ -26,10 +26,7 @@ from ntkscope.linalg import (
 )
 from ntkscope.linalg.spectra.density import quadrature
 from ntkscope.linalg.spectra.lanczos import lanczos
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+from strategies.matrices import random
 
 
 def kernel(n: int, p: int, seed: int = 0) -> Tensor:
