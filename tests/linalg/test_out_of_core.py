@@ -191,14 +191,14 @@ class TestAllEigenvalues:
         assert_close(found.density, spectral_density(left @ left.T, method="exact", width=1.0, grid=found.grid).density)
 
     def test_memory_decides_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        left, written, write = root(80), [], band._InFiles.write
+        left, written, write = root(80), [], band.InFiles.__setitem__
 
-        def spied(self: band._InFiles, j: int, values: Tensor) -> None:
+        def spied(self: band.InFiles, j: int, values: Tensor) -> None:
             written.append(j)
             write(self, j, values)
 
         monkeypatch.setattr(band, "available_bytes", lambda device: 8 * 80**2 - 1)
-        monkeypatch.setattr(band._InFiles, "write", spied)
+        monkeypatch.setattr(band.InFiles, "__setitem__", spied)
         assert len(FactoredGram(left[:, :10]).eigvalsh()) == 80  # ten features: a 10 × 10 matrix is decomposed
         assert not written
         exact = torch.linalg.eigvalsh(left @ left.T)

@@ -18,8 +18,7 @@ from ntkscope.linalg.solvers.lsmr import lsmr
 from ntkscope.linalg.solvers.minimum_norm import minimum_norm_solve
 from ntkscope.linalg.solvers.preconditioner import block_jacobi, jacobi, nystrom
 from ntkscope.linalg.solvers.system import NumericalWarning
-from ntkscope.linalg.spectra.angles import principal_angles
-from ntkscope.linalg.spectra.correlation import matrix_correlation
+from ntkscope.linalg.spectra.agreement import matrix_correlation, principal_angles
 from ntkscope.linalg.spectra.density import spectral_density, stochastic_trace
 from ntkscope.linalg.spectra.health import nearest_psd, psd_health
 from ntkscope.linalg.spectra.lanczos import top_eigenpairs

@@ -27,8 +27,7 @@ from ntkscope.core.files.safe_files import LARGEST_JSON, NAME
 from ntkscope.core.machine.environment import environment
 from ntkscope.core.machine.interrupts import Terminated
 from ntkscope.core.records.claims import Claim
-from ntkscope.core.records.record_schema import FILE, SCHEMA_VERSION, read_record
-from ntkscope.core.records.record_text import record_text
+from ntkscope.core.records.record_schema import FILE, SCHEMA_VERSION, read_record, record_text
 from ntkscope.core.records.series import Known, Series
 from ntkscope.core.records.soundness import unsound, without
 from ntkscope.core.records.stage import OpenStage, Stage

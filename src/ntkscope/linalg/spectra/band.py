@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import UserDict
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -72,50 +73,38 @@ def band_eigenvalues(
     strip = -(-strip // width) * width  # so that no panel lies in two strips
     with _strips(gram, in_memory) as strips:
         for j in range(0, n, strip):
-            strips.write(j // strip, _lower(gram, j, min(j + strip, n)))
+            strips[j // strip] = _lower(gram, j, min(j + strip, n))
         band = _reduce(strips, n, width, strip, gram.device)
     return torch.from_numpy(eigvals_banded(band, lower=True, overwrite_a_band=True)).to(gram.device)
 
 
-@runtime_checkable
-class _Strips(Protocol):
-    """Columns of the lower triangle, one strip at a time: from its full diagonal block down."""
-
-    def read(self, j: int) -> Tensor: ...
-    def write(self, j: int, values: Tensor) -> None: ...
+Strips: TypeAlias = MutableMapping[int, Tensor]
+"""Columns of the lower triangle, one strip at a time: from its full diagonal block down."""
 
 
-class _InMemory:
-    def __init__(self) -> None:
-        self._held: dict[int, Tensor] = {}
+class InFiles(UserDict[int, Tensor]):
+    """Strips in files of a folder; their shapes are in memory."""
 
-    def read(self, j: int) -> Tensor:
-        return self._held[j]
-
-    def write(self, j: int, values: Tensor) -> None:
-        self._held[j] = values
-
-
-class _InFiles:
     def __init__(self, folder: str, device: torch.device) -> None:
+        super().__init__()
         self._folder, self._device = Path(folder), device
         self._shapes: dict[int, tuple[int, ...]] = {}
 
-    def read(self, j: int) -> Tensor:
+    def __getitem__(self, j: int) -> Tensor:
         values = np.fromfile(self._folder / f"{j}", dtype=np.float64).reshape(self._shapes[j])
         return torch.from_numpy(values).to(self._device)
 
-    def write(self, j: int, values: Tensor) -> None:
+    def __setitem__(self, j: int, values: Tensor) -> None:
         self._shapes[j] = tuple(values.shape)
         values.cpu().numpy().tofile(self._folder / f"{j}")
 
 
 @contextmanager
-def _strips(gram: Pieces, in_memory: bool) -> Iterator[_Strips]:
+def _strips(gram: Pieces, in_memory: bool) -> Iterator[Strips]:
     """A place for the lower triangle; where there is none, an error that says what else can be computed."""
     need = 4 * gram.shape[0] ** 2
     if in_memory:
-        yield _InMemory()
+        yield {}
         return
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
@@ -126,7 +115,7 @@ def _strips(gram: Pieces, in_memory: bool) -> Iterator[_Strips]:
             " eigvalsh(k=…), or for their density with spectral_density (error bars)"
         )
     with tempfile.TemporaryDirectory(prefix="ntkscope-eigenvalues-") as scratch:
-        yield _InFiles(scratch, gram.device)
+        yield InFiles(scratch, gram.device)
 
 
 def _lower(gram: Pieces, first: int, last: int) -> Tensor:
@@ -142,7 +131,7 @@ def _lower(gram: Pieces, first: int, last: int) -> Tensor:
     return values
 
 
-def _reduce(strips: _Strips, n: int, width: int, strip: int, device: torch.device) -> np.ndarray:
+def _reduce(strips: Strips, n: int, width: int, strip: int, device: torch.device) -> np.ndarray:
     """The band `(width + 1, n)`, lower form: row d holds the d-th diagonal below the main one.
 
     A panel's reflections `I - V T Vᵀ` turn what lies right of it into `A - V Wᵀ - W Vᵀ`. That is written into a strip only
@@ -153,7 +142,7 @@ def _reduce(strips: _Strips, n: int, width: int, strip: int, device: torch.devic
     for start in range(0, n, width):
         end = min(start + width, n)
         first = start // strip * strip
-        panel = strips.read(start // strip)[start - first :, start - first : end - first]
+        panel = strips[start // strip][start - first :, start - first : end - first]
         panel = panel - V[start:] @ W[start:end].T - W[start:] @ V[start:end].T
         _into(band, start, start, panel[: end - start].tril())
         if end == n:
@@ -166,9 +155,9 @@ def _reduce(strips: _Strips, n: int, width: int, strip: int, device: torch.devic
         left, right = torch.cat([V, W], 1), torch.cat([W, V], 1)
         for j in range(end // strip, -(-n // strip)):
             top, bottom = j * strip, min((j + 1) * strip, n)
-            values = strips.read(j)
+            values = strips[j]
             values.addmm_(left[top:], right[top:bottom].T, alpha=-1)
-            strips.write(j, values)
+            strips[j] = values
             image[top:] += values @ ahead[top:bottom]
             image[top:bottom] += values[bottom - top :].T @ ahead[bottom:]
         image[:end] = 0
