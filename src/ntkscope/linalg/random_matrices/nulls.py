@@ -171,8 +171,13 @@ def constants(shape: tuple[int, int], kurtosis: float) -> tuple[float, float]:
     return centre + width * MEAN + shift, math.sqrt(max(left, 0.01 * width**2))
 
 
+def excess_kurtosis(values: Tensor) -> float:
+    """`mean(x⁴) / mean(x²)² - 3`."""
+    return moments(values)[1]
+
+
 def moments(values: Tensor) -> tuple[float, float]:
-    """Mean square and excess kurtosis, `mean(x⁴) / mean(x²)² - 3`."""
+    """Mean square and excess kurtosis."""
     flat = values.reshape(-1)
     square = flat * flat
     mean, fourth = float(torch.dot(flat, flat)) / len(flat), float(torch.dot(square, square)) / len(flat)

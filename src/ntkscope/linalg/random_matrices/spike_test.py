@@ -17,7 +17,7 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
 from ntkscope.core.checked import Probability
 from ntkscope.linalg.grams.gram import Gram
-from ntkscope.linalg.random_matrices.nulls import NoiseNull, Null, PermutationNull, RedrawnNull, moments
+from ntkscope.linalg.random_matrices.nulls import NoiseNull, Null, PermutationNull, RedrawnNull, excess_kurtosis
 from ntkscope.linalg.random_matrices.spiked import participation, spike_overlaps, spike_strength
 from ntkscope.linalg.solvers.system import NumericalWarning
 from ntkscope.linalg.spectra.singular import SingularParts
@@ -167,7 +167,7 @@ class Centred:
     @cached_property
     def kurtosis(self) -> float:
         """Excess kurtosis of the entries."""
-        return moments(self.entries)[1]
+        return excess_kurtosis(self.entries)
 
 
 def find_spikes(matrix: Centred, null: Null) -> SpikeTest:
