@@ -68,7 +68,10 @@ def writes(call: ast.Call) -> str | None:
 def found_writers() -> set[tuple[str, str]]:
     found = set()
     for path in (*SOURCE.rglob("*.py"), *PAPERS.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not any(word in text for word in (*(f"{name}(" for name in WRITING), "open(", *CALLS)):
+            continue  # quicker than to parse it
+        for node in ast.walk(ast.parse(text)):
             name = writes(node) if isinstance(node, ast.Call) else None
             if name:
                 found.add((path.relative_to(SOURCE if path.is_relative_to(SOURCE) else PAPERS.parent).as_posix(), name))

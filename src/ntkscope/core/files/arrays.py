@@ -17,17 +17,19 @@ from torch import Tensor
 
 from ntkscope.core.errors import RecordError, UsageError
 from ntkscope.core.files.atomic import NEW, atomic_file
+from ntkscope.core.files.plain import Lookup
 from ntkscope.core.files.safe_files import FILE_NAME, NAME, regular_file
 
 LARGEST_HEADER = 10_000  # bytes of the description at the head of a .npy file
 
 
-class Arrays(Mapping):  # not Mapping[str, …]: a checker that samples items would read the disk
+class Arrays(Lookup):
     """The arrays of one folder by name, read-only; each is compared with its checksum when it is first read."""
 
     def __init__(self, folder: Path, index: Mapping[str, Mapping[str, Any]], before: Arrays | None = None) -> None:
         """The arrays of `index`; those that `before` has compared with their checksums are not compared again."""
-        self._folder, self._index = folder, index
+        super().__init__(index)
+        self._folder = folder
         known = {} if before is None else before._mapped
         self._mapped: dict[str, NDArray[Any]] = {
             name: array for name, array in known.items() if before and before._index.get(name) is index.get(name)
@@ -44,15 +46,6 @@ class Arrays(Mapping):  # not Mapping[str, …]: a checker that samples items wo
     def kept(self, name: str) -> bool:
         """Whether the file of this array is in the folder; a record may be handed on without its arrays."""
         return name in self._index and (self._folder / str(self._index[name].get("file", ""))).is_file()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._index
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._index)
-
-    def __len__(self) -> int:
-        return len(self._index)
 
     def __repr__(self) -> str:
         shapes = (f"{name}: {entry['dtype']}{list(entry['shape'])}" for name, entry in self._index.items())

@@ -67,7 +67,23 @@ def from_plain(value: Any) -> Any:
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-class ReadBack(Mapping[str, Any]):
+class Lookup(Mapping):  # not Mapping[str, …]: a checker that samples items would read what is not asked for
+    """A mapping over an index of entries; a subclass says what an entry gives when it is asked for."""
+
+    def __init__(self, index: Mapping[str, Any]) -> None:
+        self._index = index
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._index
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
+class ReadBack(Lookup):
     """What `to_plain` wrote of a mapping; a value is read back when it is asked for, so that one does not cost as much as all.
 
     >>> values = ReadBack({"loss": "NaN", "name": "mlp"})
@@ -75,22 +91,8 @@ class ReadBack(Mapping[str, Any]):
     (True, nan, {'loss': nan, 'name': 'mlp'})
     """
 
-    __slots__ = ("_plain",)
-
-    def __init__(self, plain: Mapping[str, Any]) -> None:
-        self._plain = plain
-
     def __getitem__(self, key: str) -> Any:
-        return from_plain(self._plain[key])
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._plain
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._plain)
-
-    def __len__(self) -> int:
-        return len(self._plain)
+        return from_plain(self._index[key])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self)!r})"
