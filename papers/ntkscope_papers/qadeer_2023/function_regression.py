@@ -6,46 +6,30 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
-from ntkscope import models
 from ntkscope.core import Part, Record, numpy_generator
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope.surrogates import ConjugateLeastSquares, MinimumNorm
-from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
+from ntkscope_papers.qadeer_2023 import networks as nets
 from ntkscope_papers.qadeer_2023 import regression_claims
 from ntkscope_papers.qadeer_2023.grids import target_function
-from ntkscope_papers.qadeer_2023.networks import (
-    Cell,
-    GridTask,
-    Machines,
-    Trained,
-    blocks,
-    cells,
-    columns,
-    evolution,
-    finish,
-    geometric_mean,
-    joined,
-    members,
-    trained,
-)
+from ntkscope_papers.qadeer_2023.networks import KINKED, SMOOTH, Cell, GridExperiment, GridTask, Machines, Trained
 from ntkscope_papers.qadeer_2023.regression_bounds import regression_bounds, trapezoid_norm
-from ntkscope_papers.qadeer_2023.regression_claims import KINKED, SMOOTH, WIDE
+from ntkscope_papers.qadeer_2023.regression_claims import WIDE
 
 STEPS_ACROSS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 LARGEST_KINKS = 16
 TAU, CELLS = 3, 6  # of the random instances
-NAMES = {"network": "network", "ntk": "NTK", "ck": "CK", "ckj": "CKJ"}
-COLOURS = dict(zip(NAMES, drawing.COLOURS))
 BOUNDS = (
     "beta",
     "projection_error",
@@ -60,8 +44,36 @@ BOUNDS = (
 )
 
 
+class Task(GridTask):
+    """One target; every `refinement`-th test node is a training node."""
+
+    source = staticmethod(target_function)
+
+    @property
+    def train(self) -> Part:
+        return self.split.train
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.as_tensor(self.train.extras["weights"])
+
+    @property
+    def nodes(self) -> Tensor:
+        return torch.arange(0, len(self.inputs), self.config.refinement)
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        f: np.ndarray = self.split.test.y.numpy()
+        return f
+
+    def errors(self, fitted: Any) -> tuple[float, float]:
+        """Test and training error, ‖f - g‖₁ and ‖f - g‖₀, of values at the test nodes."""
+        gap = self.values - np.asarray(fitted)
+        return trapezoid_norm(gap), trapezoid_norm(gap[:: self.config.refinement])
+
+
 @dataclass(frozen=True)
-class FunctionRegression(Experiment):
+class FunctionRegression(GridExperiment):
     """Qadeer et al., Figures 3-7, Theorems 4.1, 4.2: networks on smooth functions against NTK, CK and CK features.
 
     `watched`: networks followed through training every `every` steps, and solved with all `cutoffs` at the end.
@@ -73,14 +85,11 @@ class FunctionRegression(Experiment):
     targets: tuple[str, ...] = ("f1", "f2", "f3")
     architectures: tuple[str, ...] = ("tanh-128", "tanh-256", "relu-128")
     evolving: tuple[str, ...] = ("tanh-128", "relu-128")
-    networks: int = 100
-    watched: int = 10
     depth: int = 3
     intervals: int = 200
     refinement: int = 3
     steps: int = 2400
     every: int = 200
-    lr: float = 1e-3
     cutoffs: tuple[float, ...] = (1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
     instances: int = 2000
 
@@ -95,55 +104,28 @@ class FunctionRegression(Experiment):
         "instances": 50,
     }
     statements = claims_of(regression_claims)
-
-    @property
-    def cells(self) -> list[Cell]:
-        return cells(self.targets, self.architectures)
-
-    @property
-    def evolving_cells(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.network in self.evolving]
+    tasks, task, key, shape = "targets", Task, "errors", {"in_features": 1}
+    mean = staticmethod(nets.geometric_mean)
 
     @property
     def moments(self) -> tuple[int, ...]:
         return tuple(range(0, self.steps + 1, self.every))
 
     def trained(self, run: Run, cell: Cell) -> Trained:
-        """The networks of one cell, in one ensemble."""
-        evolving = cell.network in self.evolving
-        return trained(
-            run.record,
-            str(cell),
-            partial(network, self, cell),
-            Task(self, cell.task).single,
-            seeds=range(run.seed, run.seed + self.networks),
-            watched=self.watched if evolving else 0,
-            moments=self.moments if evolving else (),
-            optimizer="adam",
-            lr=self.lr,
-            loss="mse",
-            weights="weights",
-            steps=self.steps,
-            device=run.device,
-            progress=run.progress,
-        )
+        how: dict[str, Any] = {"loss": "mse", "weights": "weights", "steps": self.steps}
+        if cell.network in self.evolving:
+            how |= {"watched": self.watched, "moments": self.moments}
+        return self.ensemble(run, cell, str(cell), self.networks, **how)
 
     @leg("instances")
     def monotone_instances(self, run: Run) -> dict[str, Any]:
         return monotone_instances(self.instances, run.seed)
 
-    @leg("training/{}", over=lambda self: self.cells)
-    def training(self, run: Run, cell: Cell) -> dict[str, Any]:
-        self.trained(run, cell)
-        return dict(run.record.metrics[f"training/{cell}"])
-
-    @leg("errors/{}/{}", over=lambda self: product(self.cells, blocks(self.networks)))
+    @leg("errors/{}/{}", over=lambda self: product(self.cells(), nets.blocks(self.networks)))
     def errors(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
         """Everything that is measured on some trained networks."""
-        ensemble, task = self.trained(run, cell), Task(self, cell.task)
-        machines, rows = task.machines(cell), []
-        for member in members(block):
-            machines.wear(ensemble.final, member)
+
+        def measure(task: Task, machines: Machines) -> dict[str, Any]:
             found, values = errors(task, machines)
             bounds = regression_bounds(task.values, values["ck"], values["ntk"], refinement=self.refinement)
             found |= {name: asdict(bounds)[name] for name in BOUNDS}
@@ -155,38 +137,34 @@ class FunctionRegression(Experiment):
                 solved = retrain_last_layer(machines.model, task.train, weights=task.weights)
                 with torch.no_grad():
                     found["retrained"] = task.errors(solved(task.inputs)[:, 0].numpy())[0]
-            rows.append(found)
-        return columns(rows)
+            return found
 
-    @leg("cutoffs/{}/{}", over=lambda self: product(self.cells, blocks(min(self.watched, self.networks))))
+        return nets.columns(self.each(cell, self.trained(run, cell).final, nets.members(block), measure))
+
+    @leg("cutoffs/{}/{}", over=lambda self: product(self.cells(), self.watched_blocks))
     def by_cutoff(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
         """Test errors for every cut-off: of eigenvalues for the kernels, of singular values for the features."""
-        ensemble, task = self.trained(run, cell), Task(self, cell.task)
-        machines, rows = task.machines(cell), []
-        for member in members(block):
-            machines.wear(ensemble.final, member)
+
+        def measure(task: Task, machines: Machines) -> dict[str, Any]:
             fits = Fits.of(task, machines)
             row = {n: [task.errors(fits.kernel_machine(n, c)[0])[0] for c in self.cutoffs] for n in ("ntk", "ck")}
-            rows.append(row | {"ckj": [task.errors(fits.jacobian_machine(c)[0])[0] for c in self.cutoffs]})
-        return columns(rows)
+            return row | {"ckj": [task.errors(fits.jacobian_machine(c)[0])[0] for c in self.cutoffs]}
+
+        return nets.columns(self.each(cell, self.trained(run, cell).final, nets.members(block), measure))
 
     @leg("evolution/{}/{}", over=lambda self: product(self.evolving_cells, self.moments))
     def at_step(self, run: Run, cell: Cell, step: int) -> dict[str, Any]:
         """Test errors of the watched networks at one step of training."""
-        params, task = self.trained(run, cell).path[step], Task(self, cell.task)
-        machines, rows = task.machines(cell), []
-        for member in range(len(next(iter(params.values())))):
-            machines.wear(params, member)
-            rows.append(errors(task, machines)[0])
-        return columns(rows, list(NAMES))
+        rows = [found for found, _ in self.at_moment(cell, self.trained(run, cell).path[step], errors)]
+        return nets.columns([{name: row[name] for name in nets.LABELS} for row in rows])
 
-    @leg("kinks/{}", over=lambda self: [cell for cell in self.cells if cell.activation == "relu"])
+    @leg("kinks/{}", over=lambda self: [cell for cell in self.cells() if cell.activation == "relu"])
     def kinks(self, run: Run, cell: Cell) -> dict[str, Any]:
         """How far tangent and last-layer features of the first network are apart on both sides of a kink of its first layer.
 
         Of the kinks inside the interval the one with the largest distance of tangent features at the smallest step.
         """
-        machines = Task(self, cell.task).machines(cell)
+        machines = self.machines(Task(self, cell.task), cell)
         machines.wear(self.trained(run, cell).final, 0)
         layer: Any = machines.model.get_submodule("layer1")
         at = (-layer.bias / layer.weight[:, 0]).detach()
@@ -210,10 +188,10 @@ class FunctionRegression(Experiment):
         for number, network in ((3, SMOOTH), (5, WIDE), (6, KINKED)):
             figures[f"figure-{number}-{network}"], axes = self._panels()
             for axis, target in zip(axes, self.targets):
-                rows = joined(record, f"errors/{target}/{network}")
-                for name, label in NAMES.items() if rows else ():
-                    axis.plot(rows[name], "o", markersize=2.5, color=COLOURS[name], label=label)
-                finish(axis, f"{target}, {network}", "network", "test error", drawn=bool(rows))
+                rows = nets.joined(record, f"errors/{target}/{network}")
+                for name, style in nets.STYLES.items() if rows else ():
+                    axis.plot(rows[name], "o", markersize=2.5, **style)
+                nets.finish(axis, f"{target}, {network}", "network", "test error", drawn=bool(rows))
         return figures
 
     @figure
@@ -222,10 +200,10 @@ class FunctionRegression(Experiment):
         for name, network in (("figure-4-evolution-tanh", SMOOTH), ("figure-7-evolution-relu", KINKED)):
             figures[name], axes = self._panels()
             for axis, target in zip(axes, self.targets):
-                found = evolution(record, Cell(target, network), self.moments, geometric_mean)
+                found = self.evolution(record, Cell(target, network))
                 if found:
-                    _lines(axis, self.moments, found, NAMES)
-                finish(axis, f"{target}, {network}", "epoch", "test error", drawn=bool(found))
+                    _lines(axis, self.moments, found, nets.LABELS)
+                nets.finish(axis, f"{target}, {network}", "epoch", "test error", drawn=bool(found))
         return figures
 
     @figure
@@ -233,15 +211,15 @@ class FunctionRegression(Experiment):
         """Medians over the watched tanh networks; the default cut-off is dotted."""
         drawn, axes = self._panels()
         for axis, target in zip(axes, self.targets):
-            rows = joined(record, f"cutoffs/{target}/{SMOOTH}")
+            rows = nets.joined(record, f"cutoffs/{target}/{SMOOTH}")
             if rows:
                 middle = {name: np.median(np.asarray(rows[name]), axis=0) for name in rows}
                 _lines(axis, self.cutoffs, middle, ("ntk", "ck", "ckj"))
-                own = np.median(joined(record, f"errors/{target}/{SMOOTH}")["network"])
-                axis.axhline(own, color=COLOURS["network"], linewidth=1, linestyle="--", label="network")
+                own = np.median(nets.joined(record, f"errors/{target}/{SMOOTH}")["network"])
+                axis.axhline(own, linewidth=1, linestyle="--", **nets.STYLES["network"])
                 axis.axvline((self.intervals + 1) * np.finfo(float).eps, color="#999999", linewidth=1, linestyle=":")
                 axis.set_xscale("log")
-            finish(axis, f"{target}, {SMOOTH}", "relative cut-off", "test error", drawn=bool(rows))
+            nets.finish(axis, f"{target}, {SMOOTH}", "relative cut-off", "test error", drawn=bool(rows))
         return {"cut-offs": drawn}
 
     def _panels(self) -> tuple[Figure, list[Any]]:
@@ -250,45 +228,7 @@ class FunctionRegression(Experiment):
 
 def _lines(axis: Any, at: Any, values: dict[str, Any], names: Iterable[str]) -> None:
     for name in names:
-        axis.plot(at, values[name], "o-", markersize=3, linewidth=1.2, color=COLOURS[name], label=NAMES[name])
-
-
-class Task(GridTask):
-    """One target; every `refinement`-th test node is a training node."""
-
-    source = (target_function, "function")
-
-    @property
-    def train(self) -> Part:
-        return self.split.train
-
-    @property
-    def weights(self) -> Tensor:
-        return torch.as_tensor(self.train.extras["weights"])
-
-    @property
-    def nodes(self) -> Tensor:
-        return torch.arange(0, len(self.inputs), self.config.refinement)
-
-    @cached_property
-    def values(self) -> np.ndarray:
-        f: np.ndarray = self.split.test.y.numpy()
-        return f
-
-    def machines(self, cell: Cell) -> Machines:
-        return Machines(network(self.config, cell, 0), self.inputs, self.nodes)
-
-    def errors(self, fitted: Any) -> tuple[float, float]:
-        """Test and training error, ‖f - g‖₁ and ‖f - g‖₀, of values at the test nodes."""
-        gap = self.values - np.asarray(fitted)
-        return trapezoid_norm(gap), trapezoid_norm(gap[:: self.config.refinement])
-
-
-def network(config: FunctionRegression, cell: Cell, seed: int) -> nn.Module:
-    """PyTorch's default initialisation."""
-    return models.build(
-        "mlp", in_features=1, widths=cell.width, depth=config.depth, activation=cell.activation, seed=seed
-    )
+        axis.plot(at, values[name], "o-", markersize=3, linewidth=1.2, **nets.STYLES[name])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,39 +9,15 @@ import numpy as np
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim
 from ntkscope_papers.framework.results import digits
+from ntkscope_papers.qadeer_2023 import networks as nets
 from ntkscope_papers.qadeer_2023.grids import logistic_boundary
-from ntkscope_papers.qadeer_2023.networks import (
-    Cell,
-    Rows,
-    block_legs,
-    cells,
-    evolution,
-    flat,
-    joined,
-    joined_cells,
-    median,
-    training_seconds,
-)
+from ntkscope_papers.qadeer_2023.networks import KINKED, SMOOTH, Cell, Rows, flat, median, on_runs
 
-SMOOTH, NARROW, KINKED = "tanh-128", "tanh-64", "relu-128"
+NARROW = "tanh-64"
 GAP = 0.05
 LEAST_MARGIN = 1e-9  # of the linear programme on orthonormal features; its rounding is about 1e-14
 COUNTS = {"train": 96, "test": 506}
 SHARES = {"F1": [0.552, 0.540], "F2": [0.479, 0.494]}
-
-
-def runs(*networks: str) -> Callable[[Any], list[str]]:
-    """The legs that measure these architectures, or all."""
-    return lambda config: block_legs("runs", _cells(config, networks), config.networks)
-
-
-def rows_of(config: Any, record: Record, *networks: str) -> dict[str, Rows]:
-    """What those legs measured, by boundary and architecture."""
-    return joined_cells(record, "runs", _cells(config, networks))
-
-
-def _cells(config: Any, networks: Sequence[str]) -> list[Cell]:
-    return cells(config.boundaries, networks or config.architectures)
 
 
 def _medians(one: Rows, key: str) -> dict[str, float]:
@@ -56,14 +31,12 @@ def _gaps(one: Rows) -> tuple[float, float]:
     return median(ck - network), median(np.abs(ntk - ck))
 
 
-def _gap(config: Any, record: Record, network: str) -> Reading:
-    rows = rows_of(config, record, network)
+def _gap(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     gaps = {cell: _gaps(one) for cell, one in rows.items()}
     holds = all(gap >= GAP and near < gap for gap, near in gaps.values())
     measured = {
         "median CK - network, median |NTK - CK|": {cell: [digits(v) for v in pair] for cell, pair in gaps.items()},
-        "median accuracy": {cell: _medians(one, "accuracy") for cell, one in rows.items()},
-        "median summed cross-entropy": {cell: _medians(one, "loss") for cell, one in rows.items()},
+        **_accuracy_and_loss(rows),
     }
     ahead = {
         cell: digits(float(np.mean(np.asarray(one["ntk loss"]) < np.asarray(one["ck loss"]))))
@@ -72,68 +45,62 @@ def _gap(config: Any, record: Record, network: str) -> Reading:
     note = (
         f"ridge {config.ridge:g} in the kernel's norm; share of runs with a lower NTK cross-entropy than CK's: {ahead}"
     )
-    return Reading(measured, holds, note, seeds=config.networks)
+    return Reading(measured, holds, note)
 
 
-@claim(
+def _accuracy_and_loss(rows: dict[str, Rows]) -> dict[str, Any]:
+    return {
+        "median accuracy": {cell: _medians(one, "accuracy") for cell, one in rows.items()},
+        "median summed cross-entropy": {cell: _medians(one, "loss") for cell, one in rows.items()},
+    }
+
+
+width_128 = on_runs(
     "conjugate-fig8-logistic",
     "Figure 8",
     "both kernels clearly beat the network in test cross-entropy and accuracy; NTK slightly ahead of CK",
     "median CK - network accuracy >= 0.05, and median |NTK - CK| smaller than that, for each boundary",
-    needs=runs(SMOOTH),
-    seeds=5,
-)
-def width_128(config: Any, record: Record) -> Reading:
-    return _gap(config, record, SMOOTH)
+    SMOOTH,
+)(_gap)
+width_64 = on_runs(
+    "conjugate-fig9-width-64", "Figure 9", "the gap remains at width 64", "as Figure 8 at width 64", NARROW
+)(_gap)
 
 
-@claim(
-    "conjugate-fig9-width-64",
-    "Figure 9",
-    "the gap remains at width 64",
-    "as Figure 8 at width 64",
-    needs=runs(NARROW),
-    seeds=5,
-)
-def width_64(config: Any, record: Record) -> Reading:
-    return _gap(config, record, NARROW)
-
-
-@claim(
+@on_runs(
     "conjugate-fig10-relu-logistic",
     "Figure 10",
     "with ReLU the clear gap between kernels and network disappears",
     "the median gap in accuracy is smaller than half of tanh's, for each boundary",
-    needs=runs(SMOOTH, KINKED),
-    seeds=5,
+    SMOOTH,
+    KINKED,
 )
-def relu(config: Any, record: Record) -> Reading:
-    rows, found, holds = rows_of(config, record, SMOOTH, KINKED), {}, True
+def relu(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    found, holds = {}, True
     for boundary in config.boundaries:
         smooth, kinked = (_gaps(rows[str(Cell(boundary, name))])[0] for name in (SMOOTH, KINKED))
         found[boundary] = {"tanh": digits(smooth), "relu": digits(kinked)}
         holds &= kinked < smooth / 2
-    unridged = {cell: one for cell in rows if (one := joined(record, f"unridged/{cell}"))}
+    unridged = {cell: one for cell in rows if (one := nets.joined(record, f"unridged/{cell}"))}
     measured = {
         "median CK - network accuracy": found,
         "by ridge, watched networks": {cell: _gaps_by_ridge(config, record, cell, one) for cell, one in rows.items()},
         "Newton without a ridge, watched networks": {
             cell: {key: _medians(one, key) for key in ("accuracy", "loss")} for cell, one in unridged.items()
         },
-        "median accuracy": {cell: _medians(one, "accuracy") for cell, one in rows.items()},
-        "median summed cross-entropy": {cell: _medians(one, "loss") for cell, one in rows.items()},
+        **_accuracy_and_loss(rows),
         "median epochs until the stop": {cell: median(one["epochs"]) for cell, one in rows.items()},
     }
     note = (
         f"ridge {config.ridge:g}: at no ridge does the gap vanish with ReLU and stay with tanh; without one the classes have no"
         " minimum, and where Newton's method stops decides the losses"
     )
-    return Reading(measured, holds, note, seeds=config.networks)
+    return Reading(measured, holds, note)
 
 
 def _gaps_by_ridge(config: Any, record: Record, cell: str, rows: Rows) -> dict[str, float]:
     """The median of CK - network in accuracy for every ridge."""
-    by_ridge = joined(record, f"ridges/{cell}")
+    by_ridge = nets.joined(record, f"ridges/{cell}")
     if not by_ridge:
         return {}
     own = np.asarray(rows["network accuracy"][: len(by_ridge["ck accuracy"])])
@@ -141,19 +108,18 @@ def _gaps_by_ridge(config: Any, record: Record, cell: str, rows: Rows) -> dict[s
     return {f"{ridge:g}": digits(float(gap)) for ridge, gap in zip(config.ridges, np.median(gaps, axis=0))}
 
 
-@claim(
+@nets.on_evolution(
     "conjugate-fig11-evolution",
     "Figure 11",
     "kernels stay ahead, the NTK-CK gap shrinks, kernels of a hardly trained network beat the final network",
     "kernel accuracy at the first checkpoint > network's at the last; |NTK - CK| smaller at the end; each boundary",
-    needs=lambda config: [f"evolution/{b}/{SMOOTH}/{step}" for b in config.boundaries for step in config.checkpoints],
-    seeds=5,
+    SMOOTH,
 )
 def through_training(config: Any, record: Record) -> Reading:
     measured: dict[str, Any] = {}
     holds = True
     for boundary in config.boundaries:
-        one = evolution(record, Cell(boundary, SMOOTH), config.checkpoints)
+        one = config.evolution(record, Cell(boundary, SMOOTH))
         apart = np.abs(one["ntk accuracy"] - one["ck accuracy"])
         holds &= bool(min(one["ntk accuracy"][0], one["ck accuracy"][0]) > one["network accuracy"][-1])
         holds &= bool(apart[-1] < apart[0])
@@ -170,18 +136,17 @@ def through_training(config: Any, record: Record) -> Reading:
         f"mean of {watched} networks after {', '.join(map(str, config.checkpoints))} epochs, without the stop; one test node is"
         " 0.002 of the accuracy"
     )
-    return Reading(measured, holds, note, seeds=watched)
+    return Reading(measured, holds, note)
 
 
-@claim(
+@on_runs(
     "conjugate-logistic-minimiser-missing",
     "Eq. 15, Section 6",
     "Newton's method minimises the kernel logistic losses to a zero gradient",
     "a minimum exists: the linear programme finds no separating direction in the CK's features, on every run",
-    needs=runs(),
+    seeds=1,
 )
-def minimiser(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record)
+def minimiser(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     margins = {cell: np.asarray(one["margin"], dtype=float) for cell, one in rows.items()}
     measured = {
         "runs whose classes the CK separates": {
@@ -199,21 +164,22 @@ def minimiser(config: Any, record: Record) -> Reading:
     return Reading(measured, all(bool((one <= LEAST_MARGIN).all()) for one in margins.values()), note)
 
 
-@claim(
+@on_runs(
     "conjugate-theorem-5-1",
     "Theorem 5.1, Eq. 65-67",
     "under the corner condition l_NTK <= τ1 τ2 l_CK and l_CK <= τ1 τ2 ω l_NTK",
     "with (2τ1+1)(2τ2+1) in place of τ1 τ2, on every run and instance that satisfies the condition",
-    needs=lambda config: [*runs()(config), "instances"],
+    legs=("instances",),
+    seeds=1,
 )
-def theorem_5_1(config: Any, record: Record) -> Reading:
-    rows, drawn = rows_of(config, record), record.metrics["instances"]
+def theorem_5_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    drawn = record.metrics["instances"]
     every = flat(rows, "theorem_5_1")
-    said = [value for value in every if value is not None]
+    said = nets.known(every)
     measured = {
         "runs": len(every),
         "runs with the corner condition": len(said),
-        "of them it holds on": sum(map(bool, said)),
+        "of them it holds on": sum(said),
         "runs with both inequalities, condition or not": sum(flat(rows, "inequalities of 5.1")),
         "instances with the condition": drawn["corner"],
         "of these it holds on": drawn["5.1 holds"],
@@ -224,25 +190,24 @@ def theorem_5_1(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note)
 
 
-@claim(
+@on_runs(
     "conjugate-theorem-5-2",
     "Theorem 5.2, Eq. 68-70",
     "with Lipschitz scores and matching labels l_NTK <= exp(h L_NTK) l_CK and l_CK <= ω exp(h L_CK) l_NTK",
     "with the factor (2τ1+1)(2τ2+1) in front of both constants, on every run",
-    needs=lambda config: [*runs()(config), "instances"],
+    legs=("instances",),
+    seeds=1,
 )
-def theorem_5_2(config: Any, record: Record) -> Reading:
-    rows, drawn = rows_of(config, record), record.metrics["instances"]
-    said, printed = (
-        [value for value in flat(rows, name) if value is not None] for name in ("theorem_5_2", "theorem_5_2_printed")
-    )
+def theorem_5_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    drawn = record.metrics["instances"]
+    said, printed = (nets.known(flat(rows, name)) for name in ("theorem_5_2", "theorem_5_2_printed"))
     as_stated = flat(rows, "inequalities of 5.2")
     measured = {
         "runs": len(as_stated),
         "both inequalities hold": sum(as_stated),
         "runs with matching labels and NTK <= CK in training": len(said),
-        "of them it holds on": sum(map(bool, said)),
-        "of them as printed": sum(map(bool, printed)),
+        "of them it holds on": sum(said),
+        "of them as printed": sum(printed),
         "instances": {key: drawn[key] for key in ("matching", "5.2 holds", "5.2 holds as printed")},
     }
     holds = all(said) and all(as_stated) and drawn["matching"] == drawn["5.2 holds"]
@@ -251,15 +216,14 @@ def theorem_5_2(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note)
 
 
-@claim(
+@on_runs(
     "conjugate-logistic-setting",
     "Section 6, Eq. 72",
     {"hidden layers": 2, "width": 128, "lr": 1e-5, "stop at accuracy": 0.85, "epochs": 4000, "runs": 100},
     "every network stops at its first accuracy >= 0.85 (82 of 96), or after 4,000 epochs; 100 of each architecture",
-    needs=runs(),
+    seeds=1,
 )
-def setting(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record)
+def setting(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     stopped = flat(rows, "epochs")
     reached = [
         accuracy >= config.accuracy or count == config.epochs
@@ -272,7 +236,7 @@ def setting(config: Any, record: Record) -> Reading:
         },
         "runs that stopped": f"{sum(count < config.epochs for count in stopped)} of {len(stopped)}",
         "stopped as they should": f"{sum(reached)} of {len(reached)}",
-        "seconds": training_seconds(record, ("runs", "ridges", "evolution")),
+        "seconds": nets.training_seconds(record, ("runs", "ridges", "evolution")),
     }
     # a node within rounding of the decision boundary may change sides between float32 and float64
     holds = bool(np.mean(reached) >= 0.99 and config.networks == 100)
@@ -290,7 +254,7 @@ def grids(config: Any, record: Record) -> Reading:
     shares, least, counts = {}, {}, {}
     options = {"intervals": config.intervals, "refinement": config.refinement, "dtype": "float64"}
     for boundary in config.boundaries:
-        split = logistic_boundary(boundary=boundary, **options)
+        split = logistic_boundary(boundary, **options)
         parts = (split.train, split.test)
         counts = {"train": len(split.train), "test": len(split.test)}
         shares[boundary] = [round(float(part.y.double().mean()), 3) for part in parts]

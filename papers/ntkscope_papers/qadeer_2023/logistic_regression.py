@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -23,30 +23,13 @@ from ntkscope.core import Record, numpy_generator
 from ntkscope.linalg import NumericalWarning
 from ntkscope.surrogates import KernelLogistic
 from ntkscope.training import StopWhen
-from ntkscope_papers.framework import Experiment, Run, claims_of, drawing, figure, leg
+from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
+from ntkscope_papers.qadeer_2023 import logistic_bounds as bound
 from ntkscope_papers.qadeer_2023 import logistic_claims
+from ntkscope_papers.qadeer_2023 import networks as nets
 from ntkscope_papers.qadeer_2023.grids import logistic_boundary
-from ntkscope_papers.qadeer_2023.logistic_bounds import (
-    LogisticBounds,
-    logistic_bounds,
-    signed_scores,
-    summed_cross_entropy,
-)
-from ntkscope_papers.qadeer_2023.logistic_claims import KINKED, NARROW, SMOOTH
-from ntkscope_papers.qadeer_2023.networks import (
-    Cell,
-    GridTask,
-    Machines,
-    Trained,
-    blocks,
-    cells,
-    columns,
-    evolution,
-    finish,
-    joined,
-    members,
-    trained,
-)
+from ntkscope_papers.qadeer_2023.logistic_claims import NARROW
+from ntkscope_papers.qadeer_2023.networks import KINKED, SMOOTH, Cell, GridExperiment, GridTask, Machines, Trained
 
 BOUNDS = (
     "omega",
@@ -65,210 +48,14 @@ NEWTON_STEPS = 300
 PLAIN_STEPS, PLAIN_SLOPE = 50, 1e-6  # of Newton's method without a ridge
 CELLS, TAU, RIDGE, FLIPPED = (3, 2), (2, 3), 1e-3, 0.4  # of the random instances
 NODES = (slice(None, None, TAU[0]), slice(None, None, TAU[1]))
-NAMES = {"network": "network", "ntk": "NTK", "ck": "CK"}
-COLOURS = dict(zip(NAMES, drawing.COLOURS))
+NAMES = ("network", "ntk", "ck")
 MEASURES = {"loss": "summed test cross-entropy", "accuracy": "test accuracy"}
-
-
-@dataclass(frozen=True)
-class LogisticRegression(Experiment):
-    """Qadeer et al., Figures 8-11, Theorems 5.1, 5.2: two classes in the plane by networks and by their NTK and CK.
-
-    `ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
-
-    The watched networks are trained once more without the stop at `accuracy`, and measured after `checkpoints` epochs.
-    """
-
-    name = "logistic-regression"
-    free = ("watched", "ridges", "instances")
-
-    boundaries: tuple[str, ...] = ("F1", "F2")
-    architectures: tuple[str, ...] = ("tanh-128", "tanh-64", "relu-128")
-    evolving: tuple[str, ...] = ("tanh-128",)
-    networks: int = 100
-    watched: int = 10
-    depth: int = 2
-    intervals: tuple[int, int] = (11, 7)
-    refinement: tuple[int, int] = (2, 3)
-    lr: float = 1e-5
-    epochs: int = 4000
-    accuracy: float = 0.85
-    checkpoints: tuple[int, ...] = (0, 100, 500, 1000, 2000, 4000)
-    ridge: float = 1e-6
-    ridges: tuple[float, ...] = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
-    instances: int = 300
-
-    smoke = {
-        "networks": 2,
-        "watched": 1,
-        "lr": 1e-3,
-        "epochs": 60,
-        "checkpoints": (0, 20, 60),
-        "ridge": 1e-3,
-        "ridges": (1e-3, 1.0),
-        "instances": 30,
-    }
-    statements = claims_of(logistic_claims)
-
-    @property
-    def cells(self) -> list[Cell]:
-        return cells(self.boundaries, self.architectures)
-
-    @property
-    def evolving_cells(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.network in self.evolving]
-
-    @property
-    def watched_blocks(self) -> list[str]:
-        return blocks(min(self.watched, self.networks))
-
-    def trained(self, run: Run, cell: Cell, *, unstopped: bool = False) -> Trained:
-        """The networks of one cell until the stop; or the watched ones without it, at every checkpoint."""
-        watched = min(self.watched, self.networks)
-        how: dict[str, Any] = {"stop": StopWhen(accuracy=self.accuracy)}
-        if unstopped:
-            how = {"watched": watched, "moments": self.checkpoints}
-        return trained(
-            run.record,
-            f"{cell}/unstopped" if unstopped else str(cell),
-            partial(network, self, cell),
-            Task(self, cell.task).single,
-            seeds=range(run.seed, run.seed + (watched if unstopped else self.networks)),
-            optimizer="adam",
-            lr=self.lr,
-            epochs=self.epochs,
-            device=run.device,
-            progress=run.progress,
-            **how,
-        )
-
-    @leg("instances")
-    def corner_instances(self, run: Run) -> dict[str, Any]:
-        return corner_instances(self.instances, run.seed)
-
-    @leg("training/{}", over=lambda self: self.cells)
-    def training(self, run: Run, cell: Cell) -> dict[str, Any]:
-        self.trained(run, cell)
-        return dict(run.record.metrics[f"training/{cell}"])
-
-    @leg("training/{}/unstopped", over=lambda self: self.evolving_cells)
-    def training_without_stop(self, run: Run, cell: Cell) -> dict[str, Any]:
-        self.trained(run, cell, unstopped=True)
-        return dict(run.record.metrics[f"training/{cell}/unstopped"])
-
-    @leg("runs/{}/{}", over=lambda self: product(self.cells, blocks(self.networks)))
-    def final(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
-        """Everything that is measured on some trained networks."""
-        ensemble, task = self.trained(run, cell), Task(self, cell.task)
-        machines, rows = task.machines(cell), []
-        for member in members(block):
-            machines.wear(ensemble.final, member)
-            found, scores, features = measure(task, machines)
-            ck, ntk = (scores[name].reshape(task.shape) for name in ("ck", "ntk"))
-            bounds = logistic_bounds(ck, ntk, task.labels, refinement=self.refinement)
-            found |= {name: asdict(bounds)[name] for name in BOUNDS}
-            # the inequalities as they stand, also where the ridge breaks Eq. 52, which the proofs use
-            for theorem, first, second in (("5.1", bounds.c1, bounds.c2), ("5.2", bounds.d1, bounds.d2)):
-                sides = ((bounds.test_ntk, first, bounds.test_ck), (bounds.test_ck, second, bounds.test_ntk))
-                found[f"inequalities of {theorem}"] = all(math.isinf(c) or a <= c * b for a, c, b in sides)
-            found["margin"] = margin(features[task.nodes], task.train_labels)
-            rows.append(found | {"epochs": int(ensemble.steps[member])})
-        return columns(rows)
-
-    @leg("ridges/{}/{}", over=lambda self: product(self.cells, self.watched_blocks))
-    def by_ridge(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
-        """Test loss and accuracy of both machines for every ridge."""
-        ensemble, task = self.trained(run, cell), Task(self, cell.task)
-        machines, rows = task.machines(cell), []
-        for member in members(block):
-            machines.wear(ensemble.final, member)
-            row: dict[str, Any] = {}
-            for name, kernel in kernels(task, machines)[0].items():
-                each = [task.measures(newton(task, kernel, ridge)[0]) for ridge in self.ridges]
-                row |= {f"{name} {key}": [one[key] for one in each] for key in MEASURES}
-            rows.append(row)
-        return columns(rows)
-
-    @leg("unridged/{}/{}", over=lambda self: product(self.cells, self.watched_blocks))
-    def without_ridge(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
-        """Newton's method on Eq. 15 as it stands: where it stopped, test loss and accuracy of both machines."""
-        ensemble, task = self.trained(run, cell), Task(self, cell.task)
-        machines, rows = task.machines(cell), []
-        for member in members(block):
-            machines.wear(ensemble.final, member)
-            row = _named("network", task.measures(machines.outputs().numpy()))
-            for name, kernel in kernels(task, machines)[0].items():
-                alpha, steps, slope = plain_newton(kernel[task.nodes].numpy(), task.train_labels)
-                row |= _named(name, task.measures(kernel.numpy() @ alpha))
-                row |= _named(name, {"steps": steps, "slope": slope})
-            rows.append(row)
-        return columns(rows)
-
-    @leg("evolution/{}/{}", over=lambda self: product(self.evolving_cells, self.checkpoints))
-    def at_checkpoint(self, run: Run, cell: Cell, step: int) -> dict[str, Any]:
-        """Of the watched networks after some epochs."""
-        params, task = self.trained(run, cell, unstopped=True).path[step], Task(self, cell.task)
-        machines, rows = task.machines(cell), []
-        for member in range(len(next(iter(params.values())))):
-            machines.wear(params, member)
-            rows.append(measure(task, machines)[0])
-        return columns(rows, [name for name in rows[0] if name.endswith(("loss", "accuracy"))])
-
-    @figure
-    def every_run(self, record: Record) -> dict[str, Figure]:
-        figures: dict[str, Figure] = {}
-        for number, network in ((8, SMOOTH), (9, NARROW), (10, KINKED)):
-            figures[f"figure-{number}-{network}"], panels = self._panels()
-            for axis, boundary, measure in panels:
-                rows = joined(record, f"runs/{boundary}/{network}")
-                for name, label in NAMES.items() if rows else ():
-                    axis.plot(rows[f"{name} {measure}"], "o", markersize=2.5, color=COLOURS[name], label=label)
-                _finish(axis, f"{boundary}, {network}", "network", measure, drawn=bool(rows))
-        return figures
-
-    @figure
-    def through_training(self, record: Record) -> dict[str, Figure]:
-        drawn, panels = self._panels()
-        for axis, boundary, measure in panels:
-            found = evolution(record, Cell(boundary, SMOOTH), self.checkpoints)
-            for name, label in NAMES.items() if found else ():
-                values = found[f"{name} {measure}"]
-                axis.plot(self.checkpoints, values, "o-", markersize=3, linewidth=1.2, color=COLOURS[name], label=label)
-            _finish(axis, f"{boundary}, {SMOOTH}", "epoch", measure, drawn=bool(found))
-        return {"figure-11-evolution": drawn}
-
-    @figure
-    def against_ridges(self, record: Record) -> dict[str, Figure]:
-        """Medians over the watched networks, tanh solid and ReLU dashed."""
-        ridges, panels = self._panels()
-        for axis, boundary, measure in panels:
-            drawn = False
-            for network, style in ((SMOOTH, "o-"), (KINKED, "s--")):
-                rows = joined(record, f"ridges/{boundary}/{network}")
-                for name in ("ntk", "ck") if rows else ():
-                    middle = np.median(np.asarray(rows[f"{name} {measure}"]), axis=0)
-                    label = f"{NAMES[name]}, {network}"
-                    axis.plot(self.ridges, middle, style, markersize=3, color=COLOURS[name], label=label)
-                drawn |= bool(rows)
-            axis.set_xscale("log")
-            _finish(axis, boundary, "ridge", measure, drawn=drawn)
-        return {"ridges": ridges}
-
-    def _panels(self) -> tuple[Figure, list[tuple[Any, str, str]]]:
-        """A figure with one panel for each boundary and measure."""
-        drawn, axes = drawing.canvas(2, len(self.boundaries), width=4.2, height=3.0)
-        which = [(boundary, measure) for measure in MEASURES for boundary in self.boundaries]
-        return drawn, [(axis, *names) for axis, names in zip(axes, which)]
-
-
-def _finish(axis: Any, title: str, x: str, measure: str, *, drawn: bool) -> None:
-    finish(axis, title, x, MEASURES[measure], drawn=drawn, log=measure == "loss")
 
 
 class Task(GridTask):
     """One boundary."""
 
-    source = (logistic_boundary, "boundary")
+    source = staticmethod(logistic_boundary)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -292,30 +79,186 @@ class Task(GridTask):
         chosen: np.ndarray = self.labels.ravel()[self.nodes.numpy()]
         return chosen
 
-    def machines(self, cell: Cell) -> Machines:
-        return Machines(network(self.config, cell, 0), self.inputs, self.nodes, log_odds)
-
     def measures(self, scores: np.ndarray) -> dict[str, float]:
         """Summed cross-entropy and accuracy on test and training nodes of scores at the test nodes."""
         t1, t2 = self.config.refinement
-        signed = signed_scores(scores.reshape(self.shape), self.labels)
+        signed = bound.signed_scores(scores.reshape(self.shape), self.labels)
         found = {}
         for where, some in (("", signed), (" train", signed[::t1, ::t2])):
-            found[f"loss{where}"] = summed_cross_entropy(some)
+            found[f"loss{where}"] = bound.summed_cross_entropy(some)
             found[f"accuracy{where}"] = float((some < 0).mean())
         return found
-
-
-def network(config: LogisticRegression, cell: Cell, seed: int) -> nn.Module:
-    """Two outputs, PyTorch's default initialisation."""
-    return models.build(
-        "mlp", in_features=2, classes=2, widths=cell.width, depth=config.depth, activation=cell.activation, seed=seed
-    )
 
 
 def log_odds(model: nn.Module) -> nn.Module:
     """The output of class 1 minus that of class 0."""
     return models.contrast(model, 1, 0)
+
+
+@dataclass(frozen=True)
+class LogisticRegression(GridExperiment):
+    """Qadeer et al., Figures 8-11, Theorems 5.1, 5.2: two classes in the plane by networks and by their NTK and CK.
+
+    `ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
+
+    The watched networks are trained once more without the stop at `accuracy`, and measured after `checkpoints` epochs.
+    """
+
+    name = "logistic-regression"
+    free = ("watched", "ridges", "instances")
+
+    boundaries: tuple[str, ...] = ("F1", "F2")
+    architectures: tuple[str, ...] = ("tanh-128", "tanh-64", "relu-128")
+    evolving: tuple[str, ...] = ("tanh-128",)
+    depth: int = 2
+    intervals: tuple[int, int] = (11, 7)
+    refinement: tuple[int, int] = (2, 3)
+    lr: float = 1e-5
+    epochs: int = 4000
+    accuracy: float = 0.85
+    checkpoints: tuple[int, ...] = (0, 100, 500, 1000, 2000, 4000)
+    ridge: float = 1e-6
+    ridges: tuple[float, ...] = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
+    instances: int = 300
+
+    smoke = {
+        "networks": 2,
+        "watched": 1,
+        "lr": 1e-3,
+        "epochs": 60,
+        "checkpoints": (0, 20, 60),
+        "ridge": 1e-3,
+        "ridges": (1e-3, 1.0),
+        "instances": 30,
+    }
+    statements = claims_of(logistic_claims)
+    tasks, task, key, shape = "boundaries", Task, "runs", {"in_features": 2, "classes": 2}
+    scalar = staticmethod(log_odds)
+
+    @property
+    def moments(self) -> tuple[int, ...]:
+        return self.checkpoints
+
+    def trained(self, run: Run, cell: Cell, *, unstopped: bool = False) -> Trained:
+        """The networks of one cell until the stop; or the watched ones without it, at every checkpoint."""
+        watched = min(self.watched, self.networks)
+        if unstopped:
+            how: dict[str, Any] = {"watched": watched, "moments": self.checkpoints}
+            return self.ensemble(run, cell, f"{cell}/unstopped", watched, epochs=self.epochs, **how)
+        stop = StopWhen(accuracy=self.accuracy)
+        return self.ensemble(run, cell, str(cell), self.networks, epochs=self.epochs, stop=stop)
+
+    @leg("instances")
+    def corner_instances(self, run: Run) -> dict[str, Any]:
+        return corner_instances(self.instances, run.seed)
+
+    @leg("training/{}/unstopped", over=lambda self: self.evolving_cells)
+    def training_without_stop(self, run: Run, cell: Cell) -> dict[str, Any]:
+        self.trained(run, cell, unstopped=True)
+        return dict(run.record.metrics[f"training/{cell}/unstopped"])
+
+    @leg("runs/{}/{}", over=lambda self: product(self.cells(), nets.blocks(self.networks)))
+    def final(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Everything that is measured on some trained networks."""
+
+        def measured(task: Task, machines: Machines) -> dict[str, Any]:
+            found, scores, features = measure(task, machines)
+            ck, ntk = (scores[name].reshape(task.shape) for name in ("ck", "ntk"))
+            bounds = bound.logistic_bounds(ck, ntk, task.labels, refinement=self.refinement)
+            found |= {name: asdict(bounds)[name] for name in BOUNDS}
+            # the inequalities as they stand, also where the ridge breaks Eq. 52, which the proofs use
+            for theorem, first, second in (("5.1", bounds.c1, bounds.c2), ("5.2", bounds.d1, bounds.d2)):
+                sides = ((bounds.test_ntk, first, bounds.test_ck), (bounds.test_ck, second, bounds.test_ntk))
+                found[f"inequalities of {theorem}"] = all(math.isinf(c) or a <= c * b for a, c, b in sides)
+            return found | {"margin": margin(features[task.nodes], task.train_labels)}
+
+        ensemble = self.trained(run, cell)
+        epochs = {"epochs": [int(ensemble.steps[member]) for member in nets.members(block)]}
+        return nets.columns(self.each(cell, ensemble.final, nets.members(block), measured)) | epochs
+
+    @leg("ridges/{}/{}", over=lambda self: product(self.cells(), self.watched_blocks))
+    def by_ridge(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Test loss and accuracy of both machines for every ridge."""
+
+        def measured(task: Task, machines: Machines) -> dict[str, Any]:
+            row: dict[str, Any] = {}
+            for name, kernel in kernels(task, machines)[0].items():
+                each = [task.measures(newton(task, kernel, ridge)[0]) for ridge in self.ridges]
+                row |= {f"{name} {key}": [one[key] for one in each] for key in MEASURES}
+            return row
+
+        return nets.columns(self.each(cell, self.trained(run, cell).final, nets.members(block), measured))
+
+    @leg("unridged/{}/{}", over=lambda self: product(self.cells(), self.watched_blocks))
+    def without_ridge(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:
+        """Newton's method on Eq. 15 as it stands: where it stopped, test loss and accuracy of both machines."""
+
+        def measured(task: Task, machines: Machines) -> dict[str, Any]:
+            row = _named("network", task.measures(machines.outputs().numpy()))
+            for name, kernel in kernels(task, machines)[0].items():
+                alpha, steps, slope = plain_newton(kernel[task.nodes].numpy(), task.train_labels)
+                row |= _named(name, task.measures(kernel.numpy() @ alpha))
+                row |= _named(name, {"steps": steps, "slope": slope})
+            return row
+
+        return nets.columns(self.each(cell, self.trained(run, cell).final, nets.members(block), measured))
+
+    @leg("evolution/{}/{}", over=lambda self: product(self.evolving_cells, self.checkpoints))
+    def at_checkpoint(self, run: Run, cell: Cell, step: int) -> dict[str, Any]:
+        """Of the watched networks after some epochs."""
+        params = self.trained(run, cell, unstopped=True).path[step]
+        rows = nets.columns([found for found, _, _ in self.at_moment(cell, params, measure)])
+        return {name: values for name, values in rows.items() if name.endswith(("loss", "accuracy"))}
+
+    @figure
+    def every_run(self, record: Record) -> dict[str, Figure]:
+        figures: dict[str, Figure] = {}
+        for number, network in ((8, SMOOTH), (9, NARROW), (10, KINKED)):
+            figures[f"figure-{number}-{network}"], panels = self._panels()
+            for axis, boundary, measure in panels:
+                rows = nets.joined(record, f"runs/{boundary}/{network}")
+                for name in NAMES if rows else ():
+                    axis.plot(rows[f"{name} {measure}"], "o", markersize=2.5, **nets.STYLES[name])
+                _finish(axis, f"{boundary}, {network}", "network", measure, drawn=bool(rows))
+        return figures
+
+    @figure
+    def through_training(self, record: Record) -> dict[str, Figure]:
+        drawn, panels = self._panels()
+        for axis, boundary, measure in panels:
+            found = self.evolution(record, Cell(boundary, SMOOTH))
+            for name in NAMES if found else ():
+                values = found[f"{name} {measure}"]
+                axis.plot(self.checkpoints, values, "o-", markersize=3, linewidth=1.2, **nets.STYLES[name])
+            _finish(axis, f"{boundary}, {SMOOTH}", "epoch", measure, drawn=bool(found))
+        return {"figure-11-evolution": drawn}
+
+    @figure
+    def against_ridges(self, record: Record) -> dict[str, Figure]:
+        """Medians over the watched networks, tanh solid and ReLU dashed."""
+        ridges, panels = self._panels()
+        for axis, boundary, measure in panels:
+            drawn = False
+            for network, style in ((SMOOTH, "o-"), (KINKED, "s--")):
+                rows = nets.joined(record, f"ridges/{boundary}/{network}")
+                for name in ("ntk", "ck") if rows else ():
+                    middle = np.median(np.asarray(rows[f"{name} {measure}"]), axis=0)
+                    drawn_as = {**nets.STYLES[name], "label": f"{nets.LABELS[name]}, {network}"}
+                    axis.plot(self.ridges, middle, style, markersize=3, **drawn_as)
+                drawn |= bool(rows)
+            axis.set_xscale("log")
+            _finish(axis, boundary, "ridge", measure, drawn=drawn)
+        return {"ridges": ridges}
+
+    def _panels(self) -> tuple[Figure, list[tuple[Any, str, str]]]:
+        """A figure with one panel for each boundary and measure."""
+        drawn, axes = drawing.canvas(2, len(self.boundaries), width=4.2, height=3.0)
+        which = [(boundary, measure) for measure in MEASURES for boundary in self.boundaries]
+        return drawn, [(axis, *names) for axis, names in zip(axes, which)]
+
+
+def _finish(axis: Any, title: str, x: str, measure: str, *, drawn: bool) -> None:
+    nets.finish(axis, title, x, MEASURES[measure], drawn=drawn, log=measure == "loss")
 
 
 def newton(task: Task, kernel: Tensor, ridge: float) -> tuple[np.ndarray, bool]:
@@ -399,7 +342,7 @@ def corner_instances(count: int, seed: int) -> dict[str, Any]:
     random = numpy_generator(seed, "corner instances")
     axes = [np.linspace(-1, 1, n * t + 1) for n, t in zip(CELLS, TAU)]
     x1, x2 = np.meshgrid(*axes, indexing="ij")
-    found: list[LogisticBounds] = []
+    found: list[bound.LogisticBounds] = []
     while len(found) < count:
         angle, shift = random.uniform(0, 2 * np.pi), random.uniform(-0.7, 0.7)
         labels = np.cos(angle) * x1 + np.sin(angle) * x2 > shift
@@ -419,7 +362,7 @@ def corner_instances(count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _fitted(x1: np.ndarray, x2: np.ndarray, own_labels: np.ndarray) -> LogisticBounds:
+def _fitted(x1: np.ndarray, x2: np.ndarray, own_labels: np.ndarray) -> bound.LogisticBounds:
     columns = np.stack([np.ones_like(x1), x1, x2, x1**2, x1 * x2], -1)
     scores = []
     for width in (3, 5):
@@ -430,4 +373,4 @@ def _fitted(x1: np.ndarray, x2: np.ndarray, own_labels: np.ndarray) -> LogisticB
         scores.append(fitted.decision_function(torch.from_numpy(phi @ own.T)).reshape(x1.shape))
     labels = (scores[0] > 0).astype(int)
     labels[NODES] = own_labels
-    return logistic_bounds(scores[0], scores[1], labels, refinement=TAU)
+    return bound.logistic_bounds(scores[0], scores[1], labels, refinement=TAU)

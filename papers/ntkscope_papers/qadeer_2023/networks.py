@@ -1,11 +1,11 @@
-"""Networks of the conjugate-kernel paper: one ensemble for each task and architecture, and their kernels in float64."""
+"""What both regressions of the conjugate-kernel paper share: ensembles, their kernels in float64, claims about their runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -17,12 +17,16 @@ from torch import Tensor, nn
 from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, Snapshot, Split
 from ntkscope.kernels import Tangent
-from ntkscope_papers.framework import drawing
+from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, leg
+from ntkscope_papers.framework.claims import Read, Statement
 from ntkscope_papers.framework.results import once, under
 from ntkscope_papers.shared.networks import weights_file
 
 Rows: TypeAlias = dict[str, list[Any]]  # a list over networks for every name
 BLOCK = 10  # networks measured between two writes of the record
+SMOOTH, KINKED = "tanh-128", "relu-128"
+LABELS = {"network": "network", "ntk": "NTK", "ck": "CK", "ckj": "CKJ"}
+STYLES = {name: {"color": colour, "label": LABELS[name]} for name, colour in zip(LABELS, drawing.COLOURS)}
 
 
 @dataclass(frozen=True)
@@ -44,33 +48,23 @@ class Cell:
         return int(self.network.partition("-")[2])
 
 
-def cells(tasks: Sequence[str], networks: Sequence[str]) -> list[Cell]:
-    """Every task with every architecture."""
-    return [Cell(task, network) for task in tasks for network in networks]
-
-
 @dataclass(frozen=True, eq=False)
 class GridTask:
-    """One task in float64: test nodes, of which some are training nodes. `source`: its data set, and the option of its name."""
+    """One task in float64: test nodes, of which some are training nodes. `source`: its data set."""
 
     config: Any
     name: str
-    source: ClassVar[tuple[Callable[..., Split], str]]
+    source: ClassVar[Callable[..., Split]]
 
     def load(self, dtype: str) -> Split:
         """Its grids in `dtype`."""
-        make, option = self.source
-        options = {option: self.name, "intervals": self.config.intervals, "refinement": self.config.refinement}
-        return make(**options, dtype=dtype)
+        return type(self).source(
+            self.name, intervals=self.config.intervals, refinement=self.config.refinement, dtype=dtype
+        )
 
     @cached_property
     def split(self) -> Split:
         return self.load("float64")
-
-    @property
-    def single(self) -> Part:
-        """What networks are trained on, in float32."""
-        return self.load("float32").train
 
     @property
     def inputs(self) -> Tensor:
@@ -138,6 +132,71 @@ def read_trained(path: Path) -> Trained:
     return Trained(final, tensors["steps"], {int(step): params for step, params in stages.items()})
 
 
+def blocks(count: int) -> list[str]:
+    """The networks 0 … count - 1 as a leg measures them.
+
+    >>> blocks(25), list(members("20-24"))
+    (['0-9', '10-19', '20-24'], [20, 21, 22, 23, 24])
+    """
+    return [f"{first}-{min(first + BLOCK, count) - 1}" for first in range(0, count, BLOCK)]
+
+
+def members(block: str) -> range:
+    """The networks of one of `blocks`."""
+    first, last = block.split("-")
+    return range(int(first), int(last) + 1)
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """Rows as one list for each name.
+
+    >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
+    {'a': [1, 3], 'b': [2, 4]}
+    """
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def joined(record: Record, key: str) -> Rows:
+    """The blocks `KEY/0-9`, `KEY/10-19`, … as one list for each name; empty where nothing was measured."""
+    found = sorted(under(record, f"{key}/").items(), key=lambda item: members(item[0])[0])
+    names = [name for name in found[0][1] if name != "seconds"] if found else []
+    return {name: [value for _, block in found for value in block[name]] for name in names}
+
+
+def flat(rows: Mapping[str, Rows], name: str) -> list[Any]:
+    """One list over all cells."""
+    return [value for one in rows.values() for value in one[name]]
+
+
+def geometric_mean(values: Any) -> Any:
+    return np.exp(np.mean(np.log(values)))
+
+
+def median(values: Any) -> float:
+    return float(np.median(np.asarray(values, dtype=np.float64)))
+
+
+def known(values: Iterable[Any]) -> list[bool]:
+    """What a theorem says where it says something."""
+    return [bool(value) for value in values if value is not None]
+
+
+def training_seconds(record: Record, kept: Sequence[str]) -> dict[str, float]:
+    """Seconds of training, and of everything else under the keys `kept`."""
+    spent = sum(float(one["seconds"]) for one in under(record, "training/").values())
+    others = sum(float(one["seconds"]) for prefix in kept for one in under(record, f"{prefix}/").values())
+    return {"training": round(spent, 1), "everything else": round(others, 1)}
+
+
+def finish(axis: Any, title: str, x: str, y: str, *, drawn: bool, log: bool = True) -> None:
+    """Labels and legend of a panel, or the words that nothing was measured."""
+    drawing.label(axis, title=title, x=x, y=y, log="y" if drawn and log else "")
+    if drawn:
+        axis.legend(framealpha=0.85, edgecolor="none")
+    else:
+        axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color="#6b7280")
+
+
 class Machines:
     """A network in float64 on the CPU that takes the weights of one member after the other; its engine is kept between them.
 
@@ -175,82 +234,128 @@ class Machines:
         return features
 
 
-def blocks(count: int) -> list[str]:
-    """The networks 0 … count - 1 as a leg measures them.
+@dataclass(frozen=True)
+class GridExperiment(Experiment):
+    """Networks of every task and architecture, measured in blocks; some, `watched`, through training and in more ways.
 
-    >>> blocks(25), list(members("20-24"))
-    (['0-9', '10-19', '20-24'], [20, 21, 22, 23, 24])
+    `tasks` names the setting that lists the tasks, `task` is what one of them is, `key` the leg that measures trained networks,
+    `shape` the ends of a network, `trained(run, cell)` an ensemble, `moments` the updates at which watched ones are measured;
+    kernels are those of `scalar(network)`, and `mean` is taken over the watched networks.
     """
-    return [f"{first}-{min(first + BLOCK, count) - 1}" for first in range(0, count, BLOCK)]
+
+    architectures: tuple[str, ...] = ()
+    evolving: tuple[str, ...] = ()
+    networks: int = 100
+    watched: int = 10
+    depth: int = 1
+    lr: float = 1e-3
+    instances: int = 0
+
+    tasks: ClassVar[str]
+    task: ClassVar[type[Any]]
+    key: ClassVar[str]
+    shape: ClassVar[Mapping[str, int]]
+    trained: ClassVar[Callable[..., Trained]]
+    moments: ClassVar[Any]
+    scalar: ClassVar[Callable[[nn.Module], nn.Module]] = staticmethod(lambda model: model)
+    mean: ClassVar[Callable[[Any], Any]] = staticmethod(np.mean)
+
+    def cells(self, *networks: str) -> list[Cell]:
+        """Every task with these architectures, or with all."""
+        return [Cell(task, name) for task in getattr(self, self.tasks) for name in networks or self.architectures]
+
+    @property
+    def evolving_cells(self) -> list[Cell]:
+        return [cell for cell in self.cells() if cell.network in self.evolving]
+
+    @property
+    def watched_blocks(self) -> list[str]:
+        return blocks(min(self.watched, self.networks))
+
+    def network(self, cell: Cell, seed: int) -> nn.Module:
+        """PyTorch's default initialisation."""
+        options = {**self.shape, "widths": cell.width, "depth": self.depth, "activation": cell.activation}
+        return models.build("mlp", seed=seed, **options)
+
+    def ensemble(self, run: Run, cell: Cell, key: str, count: int, **how: Any) -> Trained:
+        """`count` networks of one cell in one ensemble, full batch."""
+        part = self.task(self, cell.task).load("float32").train
+        how |= {"optimizer": "adam", "lr": self.lr, "device": run.device, "progress": run.progress}
+        return trained(
+            run.record, key, partial(self.network, cell), part, seeds=range(run.seed, run.seed + count), **how
+        )
+
+    @leg("training/{}", over=lambda self: self.cells())
+    def training(self, run: Run, cell: Cell) -> dict[str, Any]:
+        self.trained(run, cell)
+        return dict(run.record.metrics[f"training/{cell}"])
+
+    def machines(self, task: Any, cell: Cell) -> Machines:
+        return Machines(self.network(cell, 0), task.inputs, task.nodes, self.scalar)
+
+    def each(
+        self, cell: Cell, params: Params, numbers: Iterable[int], measure: Callable[[Any, Machines], Any]
+    ) -> list[Any]:
+        """`measure(task, machines)` of some members of stacked parameters."""
+        task = self.task(self, cell.task)
+        machines, found = self.machines(task, cell), []
+        for member in numbers:
+            machines.wear(params, member)
+            found.append(measure(task, machines))
+        return found
+
+    def at_moment(self, cell: Cell, params: Params, measure: Callable[[Any, Machines], Any]) -> list[Any]:
+        """`measure` of the networks that were kept at a moment of training."""
+        return self.each(cell, params, range(len(next(iter(params.values())))), measure)
+
+    def evolution(self, record: Record, cell: Cell) -> dict[str, np.ndarray]:
+        """Means over the watched networks at every moment of training; empty where they were not measured."""
+        keys = self.evolution_legs(cell)
+        if not all(key in record.metrics for key in keys):
+            return {}
+        found = [record.metrics[key] for key in keys]
+        return {name: np.asarray([self.mean(one[name]) for one in found]) for name in found[0] if name != "seconds"}
+
+    def evolution_legs(self, *cells: Cell) -> list[str]:
+        return [f"evolution/{cell}/{step}" for cell in cells for step in self.moments]
 
 
-def members(block: str) -> range:
-    """The networks of one of `blocks`."""
-    first, last = block.split("-")
-    return range(int(first), int(last) + 1)
+Judged = Callable[[Any, Record, dict[str, Rows]], Reading]
 
 
-def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> Rows:
-    """Rows as one list for each name.
+def on_runs(
+    id: str, source: str, published: Any, check: str, *networks: str, legs: Sequence[str] = (), seeds: int = 5
+) -> Callable[[Judged], Statement]:
+    """Decorator: a claim about the trained networks of some architectures, or of all; it reads what was measured of each cell.
 
-    >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}], ["a"])
-    {'a': [1, 3]}
+    `legs`: others it needs, filled with every cell.
     """
-    return {name: [row[name] for row in rows] for name in (rows[0] if names is None else names)}
+
+    def needs(config: Any) -> list[str]:
+        every = [
+            f"{config.key}/{cell}/{block}" for cell in config.cells(*networks) for block in blocks(config.networks)
+        ]
+        return list(dict.fromkeys([*every, *(leg.format(cell) for leg in legs for cell in config.cells(*networks))]))
+
+    def of(judged: Judged) -> Statement:
+        def read(config: Any, record: Record) -> Reading:
+            rows = {str(cell): joined(record, f"{config.key}/{cell}") for cell in config.cells(*networks)}
+            return replace(judged(config, record, rows), seeds=config.networks)
+
+        return claim(id, source, published, check, needs=needs, seeds=seeds)(read)
+
+    return of
 
 
-def joined(record: Record, key: str) -> Rows:
-    """The blocks `KEY/0-9`, `KEY/10-19`, … as one list for each name; empty where nothing was measured."""
-    found = sorted(under(record, f"{key}/").items(), key=lambda item: members(item[0])[0])
-    names = [name for name in found[0][1] if name != "seconds"] if found else []
-    return {name: [value for _, block in found for value in block[name]] for name in names}
+def on_evolution(id: str, source: str, published: Any, check: str, network: str) -> Callable[[Read], Statement]:
+    """Decorator: a claim about an architecture in training."""
 
+    def of(judged: Read) -> Statement:
+        def read(config: Any, record: Record) -> Reading:
+            return replace(judged(config, record), seeds=min(config.watched, config.networks))
 
-def block_legs(key: str, every: Sequence[Cell], count: int) -> list[str]:
-    """The legs that measure `count` networks of each cell."""
-    return [f"{key}/{cell}/{block}" for cell in every for block in blocks(count)]
+        return claim(
+            id, source, published, check, needs=lambda config: config.evolution_legs(*config.cells(network)), seeds=5
+        )(read)
 
-
-def joined_cells(record: Record, key: str, every: Sequence[Cell]) -> dict[str, Rows]:
-    """What those legs measured, by the cell's name."""
-    return {str(cell): joined(record, f"{key}/{cell}") for cell in every}
-
-
-def evolution(
-    record: Record, cell: Cell, steps: Sequence[int], mean: Callable[[Any], Any] = np.mean
-) -> dict[str, np.ndarray]:
-    """Means over the watched networks at every step of training; empty where they were not measured."""
-    keys = [f"evolution/{cell}/{step}" for step in steps]
-    if not all(key in record.metrics for key in keys):
-        return {}
-    found = [record.metrics[key] for key in keys]
-    return {name: np.asarray([mean(one[name]) for one in found]) for name in found[0] if name != "seconds"}
-
-
-def flat(rows: Mapping[str, Rows], name: str) -> list[Any]:
-    """One list over all cells."""
-    return [value for one in rows.values() for value in one[name]]
-
-
-def geometric_mean(values: Any) -> Any:
-    return np.exp(np.mean(np.log(values)))
-
-
-def median(values: Any) -> float:
-    return float(np.median(np.asarray(values, dtype=np.float64)))
-
-
-def training_seconds(record: Record, kept: Sequence[str]) -> dict[str, float]:
-    """Seconds of training, and of everything else under the keys `kept`."""
-    spent = sum(float(one["seconds"]) for one in under(record, "training/").values())
-    others = sum(float(one["seconds"]) for prefix in kept for one in under(record, f"{prefix}/").values())
-    return {"training": round(spent, 1), "everything else": round(others, 1)}
-
-
-def finish(axis: Any, title: str, x: str, y: str, *, drawn: bool, log: bool = True) -> None:
-    """Labels and legend of a panel, or the words that nothing was measured."""
-    drawing.label(axis, title=title, x=x, y=y, log="y" if drawn and log else "")
-    if drawn:
-        axis.legend(framealpha=0.85, edgecolor="none")
-    else:
-        axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color="#6b7280")
+    return of

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope_papers.framework import Reading, claim
+from ntkscope_papers.framework import Reading
 from ntkscope_papers.framework.results import digits
-from ntkscope_papers.qadeer_2023.networks import (
-    Cell,
-    Rows,
-    block_legs,
-    cells,
-    evolution,
-    flat,
-    geometric_mean,
-    joined,
-    joined_cells,
-    median,
-    training_seconds,
-)
+from ntkscope_papers.qadeer_2023 import networks as nets
+from ntkscope_papers.qadeer_2023.networks import KINKED, SMOOTH, Cell, Rows, flat, median, on_runs
 
-SMOOTH, WIDE, KINKED = "tanh-128", "tanh-256", "relu-128"
+WIDE = "tanh-256"
 GAINED = ("f1", "f2")  # targets on which CKJ has to gain a factor 100
 SEPARATION, ORDERS, APART = 10.0, 100.0, 0.5
 VACUOUS = 1e-6
-
-
-def errors(*networks: str) -> Callable[[Any], list[str]]:
-    """The legs that measure these architectures, or all."""
-    return lambda config: block_legs("errors", _cells(config, networks), config.networks)
-
-
-def evolutions(network: str) -> Callable[[Any], list[str]]:
-    """The legs that follow an architecture through training."""
-    return lambda config: [f"evolution/{t}/{network}/{step}" for t in config.targets for step in config.moments]
-
-
-def rows_of(config: Any, record: Record, *networks: str) -> dict[str, Rows]:
-    """What the legs `errors` measured, by target and architecture."""
-    return joined_cells(record, "errors", _cells(config, networks))
-
-
-def _cells(config: Any, networks: Sequence[str]) -> list[Cell]:
-    return cells(config.targets, networks or config.architectures)
 
 
 def ratios(rows: Rows, over: str, under: str) -> np.ndarray:
@@ -83,22 +52,22 @@ def _gains(rows: dict[str, Rows]) -> tuple[dict[str, float], bool]:
     return found, all(value >= ORDERS for cell, value in found.items() if cell.partition("/")[0] in GAINED)
 
 
-@claim(
+@on_runs(
     "conjugate-regression-setting",
     "Section 6, Eq. 71",
     {"N": 200, "M": 600, "hidden layers": 3, "width": 128, "epochs": 2400, "lr": 1e-3, "runs": 100},
     "201 training and 601 test nodes, 33,409 parameters, 100 networks of each architecture",
-    needs=errors(),
+    seeds=1,
 )
-def setting(config: Any, record: Record) -> Reading:
-    width, rows = 128, rows_of(config, record)
+def setting(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    width = 128
     nodes = config.intervals + 1, config.intervals * config.refinement + 1
     parameters = 2 * width + (config.depth - 1) * width * (width + 1) + width + 1
     measured = {
         "training and test nodes": list(nodes),
         "parameters at width 128": parameters,
         "networks": {cell: len(one["network"]) for cell, one in rows.items()},
-        "seconds": training_seconds(record, ("errors", "cutoffs", "evolution")),
+        "seconds": nets.training_seconds(record, ("errors", "cutoffs", "evolution")),
     }
     holds = nodes == (201, 601) and parameters == 33_409 and config.networks == 100
     note = (
@@ -108,44 +77,40 @@ def setting(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note)
 
 
-@claim(
+@on_runs(
     "conjugate-fig3-separation",
     "Figure 3",
     "NTK and CK test errors are clearly below the network's for all three targets",
     "median network/CK >= 10 for each target",
-    needs=errors(SMOOTH),
-    seeds=5,
+    SMOOTH,
 )
-def separation(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, SMOOTH)
+def separation(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     found = _medians(rows, "network", "ck")
     measured = {"median network/CK": found, "median test error": _errors(rows)}
     note = f"median network/NTK {_medians(rows, 'network', 'ntk')}; cut-off of the pseudo-inverse (N + 1) ε"
-    return Reading(measured, min(found.values()) >= SEPARATION, note, seeds=config.networks)
+    return Reading(measured, min(found.values()) >= SEPARATION, note)
 
 
-@claim(
+@on_runs(
     "conjugate-fig3-ntk-ck-similar",
     "Figure 3",
     "NTK and CK are close to each other compared with their distance from the network",
     "median |log10 NTK/CK| < 0.5 median log10 network/CK for each target",
-    needs=errors(SMOOTH),
-    seeds=5,
+    SMOOTH,
 )
-def similar(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, SMOOTH)
+def similar(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     found = _closeness(rows)
     measured = {
         "median |log10 NTK/CK|, median log10 network/CK": found,
         "cut-offs at which it holds": {cell: _similar_at(config, record, cell, one) for cell, one in rows.items()},
     }
     note = f"median NTK/CK {_medians(rows, 'ntk', 'ck')}; cut-off (N + 1) ε; by cut-off over the watched networks"
-    return Reading(measured, all(near < APART * far for near, far in found.values()), note, seeds=config.networks)
+    return Reading(measured, all(near < APART * far for near, far in found.values()), note)
 
 
 def _similar_at(config: Any, record: Record, cell: str, rows: Rows) -> list[float]:
     """The cut-offs of the pseudo-inverse at which NTK and CK are close to each other, over the watched networks."""
-    by_cutoff = joined(record, f"cutoffs/{cell}")
+    by_cutoff = nets.joined(record, f"cutoffs/{cell}")
     held = []
     for i, cutoff in enumerate(config.cutoffs if by_cutoff else ()):
         ntk, ck = (np.asarray(by_cutoff[name])[:, i] for name in ("ntk", "ck"))
@@ -155,55 +120,50 @@ def _similar_at(config: Any, record: Record, cell: str, rows: Rows) -> list[floa
     return held
 
 
-@claim(
+@on_runs(
     "conjugate-fig3-ckj-orders-better",
     "Figure 3",
     "solving with the CK's features instead of its Gram matrix gains several orders of magnitude",
     "median CK/CKJ >= 100 on f1 and f2; f3 reported",
-    needs=errors(SMOOTH),
-    seeds=5,
+    SMOOTH,
 )
-def orders_better(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, SMOOTH)
+def orders_better(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     found, holds = _gains(rows)
     trained = {cell: digits(median(one["ckj train"])) for cell, one in rows.items()}
     note = f"median training error of CKJ {trained}: where test errors stay above it, the nodes no longer resolve the target"
-    return Reading({"median CK/CKJ": found}, holds, note, seeds=config.networks)
+    return Reading({"median CK/CKJ": found}, holds, note)
 
 
-@claim(
+@nets.on_evolution(
     "conjugate-fig4-faster-decay",
     "Figure 4",
     "kernel errors fall faster than the network's, CKJ fastest; mean of ten runs",
     "at epoch 400 NTK and CK are below a third of the network's; CKJ < CK at every checkpoint after 200",
-    needs=evolutions(SMOOTH),
-    seeds=5,
+    SMOOTH,
 )
 def faster_decay(config: Any, record: Record) -> Reading:
     early, late = 2 * config.every, config.every
     measured: dict[str, Any] = {}
     holds = True
     for target in config.targets:
-        one = evolution(record, Cell(target, SMOOTH), config.moments, geometric_mean)
+        one = config.evolution(record, Cell(target, SMOOTH))
         at, after = config.moments.index(early), np.asarray(config.moments) > late
         better = one["ckj"][after] < one["ck"][after]
         gains = {name: digits(one["network"][at] / one[name][at]) for name in ("ntk", "ck")}
         measured[target] = {f"network/kernel at {early}": gains, "CKJ < CK after": f"{better.sum()} of {after.sum()}"}
         holds &= min(gains.values()) > 3 and bool(better.all())
     watched = min(config.watched, config.networks)
-    return Reading(measured, holds, f"geometric mean of {watched} networks", seeds=watched)
+    return Reading(measured, holds, f"geometric mean of {watched} networks")
 
 
-@claim(
+@on_runs(
     "conjugate-fig5-width-256",
     "Figure 5",
     "the same at width 256, where 257 features face 201 points",
     "the three checks of Figure 3 at width 256",
-    needs=errors(WIDE),
-    seeds=5,
+    WIDE,
 )
-def width_256(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, WIDE)
+def width_256(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     apart, near, (gains, gained) = _medians(rows, "network", "ck"), _closeness(rows), _gains(rows)
     holds = min(apart.values()) >= SEPARATION and all(a < APART * b for a, b in near.values()) and gained
     measured = {
@@ -212,38 +172,35 @@ def width_256(config: Any, record: Record) -> Reading:
         "median CK/CKJ": gains,
         "median test error": _errors(rows),
     }
-    return Reading(measured, holds, "257 features for 201 points", seeds=config.networks)
+    return Reading(measured, holds, "257 features for 201 points")
 
 
-@claim(
+@on_runs(
     "conjugate-fig6-relu",
     "Figure 6",
     "with ReLU the separation vanishes; NTK tests worst, CK is slightly better than the network",
     "median network/CK < 10 and median NTK test error >= median CK test error, for each target",
-    needs=errors(KINKED),
-    seeds=5,
+    KINKED,
 )
-def relu(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, KINKED)
+def relu(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     found, tests = _medians(rows, "network", "ck"), _errors(rows)
     holds = max(found.values()) < SEPARATION and all(one["ntk"] >= one["ck"] for one in tests.values())
     worst = {cell: one["ntk"] >= max(one["network"], one["ck"]) for cell, one in tests.items()}
     measured = {"median network/CK": found, "median test error": tests}
-    return Reading(measured, holds, f"NTK worst of the three: {worst}", seeds=config.networks)
+    return Reading(measured, holds, f"NTK worst of the three: {worst}")
 
 
-@claim(
+@nets.on_evolution(
     "conjugate-fig7-relu-evolution",
     "Figure 7",
     "the ReLU order persists through training; mean of ten runs",
     "NTK test error >= CK test error at 80 % of the checkpoints or more, over all targets",
-    needs=evolutions(KINKED),
-    seeds=5,
+    KINKED,
 )
 def relu_evolution(config: Any, record: Record) -> Reading:
     found, plain, total, above = {}, {}, 0, 0
     for target in config.targets:
-        one = evolution(record, Cell(target, KINKED), config.moments, geometric_mean)
+        one = config.evolution(record, Cell(target, KINKED))
         worse = one["ntk"] >= one["ck"]
         found[target] = f"{worse.sum()} of {len(worse)}"
         steps = [record.metrics[f"evolution/{Cell(target, KINKED)}/{step}"] for step in config.moments]
@@ -253,19 +210,18 @@ def relu_evolution(config: Any, record: Record) -> Reading:
     watched = min(config.watched, config.networks)
     measured = {"checkpoints with NTK >= CK": found, "by plain means": plain}
     note = f"geometric mean of {watched} networks at every checkpoint, the start among them"
-    return Reading(measured, above >= 0.8 * total, note, seeds=watched)
+    return Reading(measured, above >= 0.8 * total, note)
 
 
-@claim(
+@on_runs(
     "conjugate-relu-ntk-overfits",
     "Section 6",
     "with ReLU the NTK machine fits training data far better than test data; its features are discontinuous",
     "median test/train larger for NTK than for CK; across a kink NTK features jump, CK features do not",
-    needs=lambda config: [*errors(KINKED)(config), *(f"kinks/{target}/{KINKED}" for target in config.targets)],
-    seeds=5,
+    KINKED,
+    legs=("kinks/{}",),
 )
-def ntk_overfits(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, KINKED)
+def ntk_overfits(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     found = {
         cell: {name: digits(median(ratios(one, name, f"{name} train"))) for name in ("ntk", "ck")}
         for cell, one in rows.items()
@@ -279,36 +235,35 @@ def ntk_overfits(config: Any, record: Record) -> Reading:
         holds &= across["ntk"][-1] > 0.5 * across["ntk"][-2] > 0 and across["ck"][-1] < 1e-3 * across["ck"][0]
     measured = {"median test/train": found, "across a kink": jumps}
     note = f"distance of features on both sides of a kink, at steps {steps[0]:g} and {steps[-1]:g} from it"
-    return Reading(measured, bool(holds), note, seeds=config.networks)
+    return Reading(measured, bool(holds), note)
 
 
-@claim(
+@on_runs(
     "conjugate-activation-agnostic-network",
     "Section 8",
     "the network's own error hardly depends on the activation, the kernel machines' errors do",
     "median error tanh/ReLU within 0.1 ... 10 for the network and outside for CK, for each target",
-    needs=errors(SMOOTH, KINKED),
-    seeds=5,
+    SMOOTH,
+    KINKED,
 )
-def activation_agnostic(config: Any, record: Record) -> Reading:
-    rows, found, holds = rows_of(config, record, SMOOTH, KINKED), {}, True
+def activation_agnostic(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    found, holds = {}, True
     for target in config.targets:
         smooth, kinked = (rows[str(Cell(target, name))] for name in (SMOOTH, KINKED))
         one = {name: digits(median(smooth[name]) / median(kinked[name])) for name in ("network", "ntk", "ck")}
         holds &= 0.1 <= one["network"] <= 10 and not 0.1 <= one["ck"] <= 10
         found[target] = one
-    return Reading({"median tanh / median ReLU": found}, holds, seeds=config.networks)
+    return Reading({"median tanh / median ReLU": found}, holds)
 
 
-@claim(
+@on_runs(
     "conjugate-network-in-ck-span",
     "Eq. 26, 27, Section 8",
     "training errors are ordered NTK <= CK <= network",
     "NTK <= CK (1 + 1e-6) + 1e-4 and CKJ <= network, training errors of every run",
-    needs=errors(),
+    seeds=1,
 )
-def in_ck_span(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record)
+def in_ck_span(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     ntk, ck, ckj, net = (np.asarray(flat(rows, f"{name} train")) for name in ("ntk", "ck", "ckj", "network"))
     measured = {
         "runs": len(ntk),
@@ -321,15 +276,15 @@ def in_ck_span(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note)
 
 
-@claim(
+@on_runs(
     "conjugate-beta-below-one-is-empty",
     "Eq. 39, Theorem 4.1",
     "most targets have β < 1",
     "the median of 1 - β is at least 1e-6 for each target, below which the constants exceed a million",
-    needs=errors(SMOOTH),
+    SMOOTH,
+    seeds=1,
 )
-def beta(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, SMOOTH)
+def beta(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     rest = {cell: 1 - np.asarray(one["beta"]) for cell, one in rows.items()}
     found = {cell: [digits(float(q)) for q in np.quantile(one, (0, 0.5, 1))] for cell, one in rest.items()}
     measured = {
@@ -344,21 +299,21 @@ def beta(config: Any, record: Record) -> Reading:
     return Reading(measured, all(one[1] >= VACUOUS for one in found.values()), note)
 
 
-@claim(
+@on_runs(
     "conjugate-theorem-4-1",
     "Theorem 4.1, Eq. 45-47",
     "with piecewise monotone residuals: NTK <= √(2τ) CK and CK <= √(2τ)/(1-β) NTK",
     "holds on every run and instance whose residuals are monotone between training nodes",
-    needs=lambda config: [*errors()(config), "instances"],
+    legs=("instances",),
+    seeds=1,
 )
-def theorem_4_1(config: Any, record: Record) -> Reading:
-    runs = flat(rows_of(config, record), "theorem_4_1")
-    said = [value for value in runs if value is not None]
-    drawn = record.metrics["instances"]
+def theorem_4_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    runs = flat(rows, "theorem_4_1")
+    said, drawn = nets.known(runs), record.metrics["instances"]
     measured = {
         "runs": len(runs),
         "runs with monotone residuals": len(said),
-        "of them it holds on": sum(map(bool, said)),
+        "of them it holds on": sum(said),
         "instances with monotone residuals": drawn["monotone"],
         "of these it holds on": drawn["hold"],
     }
@@ -367,19 +322,17 @@ def theorem_4_1(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note)
 
 
-@claim(
+@on_runs(
     "conjugate-theorem-4-2",
     "Theorem 4.2, Eq. 48-51",
     "with Lipschitz residuals: NTK² <= 4τ CK² + 8(b-a)² L²/N² and CK² <= 4τ/(1-β)² NTK² + 8(b-a)² L²/N²",
     "both inequalities with the corrected slack 4(b-a)³ L²/N² on every run",
-    needs=lambda config: [*errors()(config), "instances"],
+    legs=("instances",),
+    seeds=1,
 )
-def theorem_4_2(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record)
+def theorem_4_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     as_stated = flat(rows, "inequalities of 4.2")
-    said, printed = (
-        [value for value in flat(rows, name) if value is not None] for name in ("theorem_4_2", "theorem_4_2_printed")
-    )
+    said, printed = (nets.known(flat(rows, name)) for name in ("theorem_4_2", "theorem_4_2_printed"))
     drawn = record.metrics["instances"]
     measured = {
         "runs": len(as_stated),
@@ -394,18 +347,16 @@ def theorem_4_2(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note)
 
 
-@claim(
+@on_runs(
     "conjugate-retrain-last-layer",
     "Section 8",
     "solving only the last layer of a trained tanh network is a cheap way to a large gain",
     "lower test error than the network on at least 95 % of the tanh networks of each target",
-    needs=errors(SMOOTH),
-    seeds=5,
+    SMOOTH,
 )
-def retrained(config: Any, record: Record) -> Reading:
-    rows = rows_of(config, record, SMOOTH)
+def retrained(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     lower = {cell: float(np.mean(ratios(one, "retrained", "network") < 1)) for cell, one in rows.items()}
     gain = _medians(rows, "network", "retrained")
     measured = {"share with a lower test error": lower, "median network/retrained": gain}
     note = "`retrain_last_layer` in float64 with the trapezoid weights"
-    return Reading(measured, min(lower.values()) >= 0.95, note, seeds=config.networks)
+    return Reading(measured, min(lower.values()) >= 0.95, note)

@@ -32,11 +32,7 @@ CLAIMS = (
         "trapezoid order",
         lambda f: 1.9 <= f["order"] <= 2.1 and f["exp(sin 2πx), N = 200"] < 1e-12,
         "against closed forms of the L² norms on [-1, 1]",
-        (
-            "order",
-            "exp(sin 2πx)",
-            "exp(sin 2πx), N = 200",
-        ),
+        ("order", "exp(sin 2πx)", "exp(sin 2πx), N = 200"),
     ),
     decided(
         "conjugate-softmax-difference",
@@ -55,10 +51,7 @@ CLAIMS = (
         "summed losses",
         lambda f: f["Eq. 11 against 23"] <= 1e-12 and f["without the bracket"] > 0.1,
         "the minus sign is printed before the first term alone; it covers both (relative differences, the second as printed)",
-        (
-            "Eq. 11 against 23",
-            "without the bracket",
-        ),
+        ("Eq. 11 against 23", "without the bracket"),
     ),
     decided(
         "conjugate-kernel-closed-form",
@@ -77,10 +70,7 @@ CLAIMS = (
         "residual orthogonal to every feature, Pythagoras (Eq. 41), both to 1e-10",
         "kernel machines",
         lambda f: max(f["orthogonality"], f["Pythagoras"]) <= 1e-10,
-        shown=(
-            "orthogonality",
-            "Pythagoras",
-        ),
+        shown=("orthogonality", "Pythagoras"),
     ),
     decided(
         "conjugate-kernel-feature-equivalence",
@@ -125,10 +115,7 @@ CLAIMS = (
         "E is that of the other layers; least eigenvalue > -1e-9 trace",
         "conjugate kernel",
         lambda f: f["NTK - CK against E"] <= 1e-10 and f["least eigenvalue over the trace"] > -1e-9,
-        shown=(
-            "NTK - CK against E",
-            "least eigenvalue over the trace",
-        ),
+        shown=("NTK - CK against E", "least eigenvalue over the trace"),
     ),
     decided(
         "conjugate-ck-cost",
@@ -174,11 +161,7 @@ CLAIMS = (
         "monotone functions",
         lambda f: max(f["worst over the sharp constant"], f["worst over √τ from below"]) <= TINY,
         "ratios to √(2 - 1/τ) < √2 and to √τ",
-        (
-            "checked",
-            "worst over the sharp constant",
-            "worst over √τ from below",
-        ),
+        ("checked", "worst over the sharp constant", "worst over √τ from below"),
     ),
     decided(
         "conjugate-lemma-4-2",
@@ -209,10 +192,7 @@ CLAIMS = (
         "nested projections",
         lambda f: f["4.3"] <= TINY,
         "the largest left side over its right side",
-        (
-            "4.3",
-            "trials",
-        ),
+        ("4.3", "trials"),
     ),
     decided(
         "conjugate-lemma-4-4",
@@ -222,11 +202,7 @@ CLAIMS = (
         "nested projections",
         lambda f: max(f["4.4"], f["4.4 with 1/√(1-β²)"]) <= 1 + 1e-9,
         "Eq. 42 gives the sharper one; at β near 1 it is the smaller by 1/√(2(1-β))",
-        (
-            "4.4",
-            "4.4 with 1/√(1-β²)",
-            "trials",
-        ),
+        ("4.4", "4.4 with 1/√(1-β²)", "trials"),
     ),
     decided(
         "conjugate-elementary-inequalities",
@@ -245,11 +221,7 @@ CLAIMS = (
         "nested logistic",
         lambda f: f["objective lower"] == f["runs"] > 0,
         "with a ridge the ordered quantity is the objective; without one, separable classes have infimum 0",
-        (
-            "runs",
-            "objective lower",
-            "loss lower",
-        ),
+        ("runs", "objective lower", "loss lower"),
     ),
     decided(
         "conjugate-train-loss-below-test",
@@ -259,10 +231,7 @@ CLAIMS = (
         "summed losses",
         lambda f: f["sums above"] == 0 and f["means above"] > 0,
         "times the training loss was above",
-        (
-            "sums above",
-            "means above",
-        ),
+        ("sums above", "means above"),
     ),
     decided(
         "conjugate-lemma-5-1",
@@ -308,12 +277,7 @@ CLAIMS = (
         "nested logistic",
         lambda f: f["ω >= 1 of these"] == f["Eq. 64 holds of these"] == f["loss lower"] > 0,
         "nested random features with one ridge",
-        (
-            "runs",
-            "loss lower",
-            "ω >= 1 of these",
-            "Eq. 64 holds of these",
-        ),
+        ("runs", "loss lower", "ω >= 1 of these", "Eq. 64 holds of these"),
     ),
     decided(
         "conjugate-condition-squared",

@@ -266,7 +266,7 @@ def matching(trials: int, seed: int) -> dict[str, Any]:
     """The matching property of both boundaries on their grids; and a label inside one cell that has no like corner."""
     found = {}
     for boundary in ("F1", "F2"):
-        labels = logistic_boundary(boundary=boundary, intervals=GRID, refinement=TAU).test.y
+        labels = logistic_boundary(boundary, intervals=GRID, refinement=TAU).test.y
         found[boundary] = labels_match(labels.reshape(GRID[0] * TAU[0] + 1, GRID[1] * TAU[1] + 1).numpy(), TAU)
     lonely = np.zeros((GRID[0] * TAU[0] + 1, GRID[1] * TAU[1] + 1), dtype=int)
     lonely[1, 1] = 1

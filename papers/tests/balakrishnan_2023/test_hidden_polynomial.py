@@ -15,6 +15,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
 from ntkscope.kernels import Tangent
+from ntkscope_papers.balakrishnan_2023.polynomials import networks
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Start, first_step, learn
 from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, Task, hidden_polynomial
 from ntkscope_papers.balakrishnan_2023.polynomials.hidden_polynomial import HiddenPolynomial
@@ -24,15 +25,6 @@ from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
     tangent_kernel,
     with_gaussian_kernel,
     with_tangent_kernel,
-)
-from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
-    PolynomialRuns,
-    Recipe,
-    Trained,
-    cosines,
-    network,
-    outputs,
-    scores,
 )
 from ntkscope_papers.framework import Run
 
@@ -50,7 +42,7 @@ class TestHiddenPolynomial(ExperimentContract):
 @pytest.mark.parametrize("kind", ["isotropic", "correlated", "direct"])
 @pytest.mark.parametrize("target", ["raw", "unit"])
 def test_tasks_are_those_of_the_data_set(kind: str, target: str) -> None:
-    inputs = Inputs(PolynomialRuns(**SIZES), 7)
+    inputs = Inputs(networks.PolynomialRuns(**SIZES), 7)
     options: dict[str, Any] = {"correlated": kind == "correlated", "direct": kind == "direct", **SIZES}
     split = hidden_polynomial(seed=8, degree=6, target=target, **options)
     made = inputs.parts(Task(kind, 6, target), 1)
@@ -61,7 +53,7 @@ def test_tasks_are_those_of_the_data_set(kind: str, target: str) -> None:
 
 
 def test_noise_has_one_size_and_spares_test_items() -> None:
-    inputs, task = Inputs(PolynomialRuns(**SIZES), 0), Task("isotropic", 3, "raw")
+    inputs, task = Inputs(networks.PolynomialRuns(**SIZES), 0), Task("isotropic", 3, "raw")
     clean, noisy = inputs.parts(task, 0), inputs.parts(task, 0, noise=0.25)
     moved = (noisy["train"].y - clean["train"].y).abs()
     torch.testing.assert_close(moved, torch.full_like(moved, 0.25))
@@ -70,7 +62,7 @@ def test_noise_has_one_size_and_spares_test_items() -> None:
 
 def test_cosines_know_the_hidden_direction() -> None:
     weight = torch.tensor([[[2.0, 2.0], [-3.0, -3.0], [1.0, -1.0], [0.0, 0.0], [1.0, 0.0]]])
-    torch.testing.assert_close(cosines(weight), torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.5**0.5]]))
+    torch.testing.assert_close(networks.cosines(weight), torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.5**0.5]]))
 
 
 def small_runs(**changes: Any) -> HiddenPolynomial:
@@ -81,14 +73,14 @@ def small_runs(**changes: Any) -> HiddenPolynomial:
 def test_networks_train_and_come_back_from_their_file(tmp_path: Path) -> None:
     config, tasks = small_runs(), [Task("isotropic", 3, "raw"), Task("correlated", 4, "unit")]
     run = Run(config, cast(Record, None), CPU, None, 0, progress=False)
-    found = config.fit(run, tasks, Recipe(6, follow=1))
+    found = config.fit(run, tasks, networks.Recipe(6, follow=1))
     assert found.moments == (0.0, 1.0, 2.0)
     assert found.aligned.shape == found.largest.shape == (4, 4)
     x = run.data.draw("correlated", 1).x["test"]
-    alone = found.member(3, network(5, 6, 0))(x)[:, 0].detach().double()
-    torch.testing.assert_close(outputs(found.params, 3, x), alone, rtol=1e-5, atol=1e-6)
+    alone = found.member(3, networks.network(5, 6, 0))(x)[:, 0].detach().double()
+    torch.testing.assert_close(networks.outputs(found.params, 3, x), alone, rtol=1e-5, atol=1e-6)
     found.save(tmp_path / "networks" / "a.safetensors")
-    again = Trained.load(tmp_path / "networks" / "a.safetensors", CPU)
+    again = networks.Trained.load(tmp_path / "networks" / "a.safetensors", CPU)
     assert again.moments == found.moments
     assert all(torch.equal(again.params[name], value) for name, value in found.params.items())
     assert torch.equal(again.changes, found.changes)
@@ -98,31 +90,33 @@ def test_scatter_and_spread() -> None:
     v = np.linspace(-1, 1, 50)
     y = v**3 - v
     rough = y + np.where(np.arange(50) % 2, 0.1, -0.1)
-    smooth = scores({"test": 0.5 * y}, {"test": y}, v, 3)
+    smooth = networks.scores({"test": 0.5 * y}, {"test": y}, v, 3)
     assert smooth["fuzz"] == pytest.approx(0, abs=1e-12)
     assert smooth["spread"] == pytest.approx(0.5)
-    assert scores({"test": rough}, {"test": y}, v, 3)["fuzz"] > 0.3
+    assert networks.scores({"test": rough}, {"test": y}, v, 3)["fuzz"] > 0.3
 
 
 # -- kernel machines ---------------------------------------------------------------------------------------------------------
 
 
 def test_machines_learn_a_line_and_report_their_gap() -> None:
-    config = PolynomialRuns(**{**SIZES, "train": 60, "select_items": 40, "C": (1.0, 1000.0), "gammas": (0.01, 10.0)})
+    config = networks.PolynomialRuns(
+        **{**SIZES, "train": 60, "select_items": 40, "C": (1.0, 1000.0), "gammas": (0.01, 10.0)}
+    )
     inputs, task = Inputs(config, 0), Task("isotropic", 1, "raw")
     problem = Problem.of(inputs.draw("isotropic", 0), task, CPU)
-    K = tangent_kernel(Tangent(network(5, 16, 0).double().eval(), dtype=torch.float64), problem.x)
+    K = tangent_kernel(Tangent(networks.network(5, 16, 0).double().eval(), dtype=torch.float64), problem.x)
     assert float(K.diagonal().mean()) == pytest.approx(1)
     machines, gamma = with_gaussian_kernel(problem, config)
     assert gamma == 0.01  # the widest Gaussian is nearly linear
     for found in (*with_tangent_kernel(K, problem, config).values(), *machines.values()):
-        assert scores(found.predictions, {n: problem.targets(n) for n in PARTS}, problem.v, 1)["r2 test"] > 0.9
+        assert networks.scores(found.predictions, {n: problem.targets(n) for n in PARTS}, problem.v, 1)["r2 test"] > 0.9
         assert found.C == 1000.0
         assert found.gap <= 1e-4
 
 
 def test_strength_is_chosen_on_validation_items_not_on_test_items() -> None:
-    config = PolynomialRuns(**{**SIZES, "C": (0.01, 100.0), "select_items": 40})
+    config = networks.PolynomialRuns(**{**SIZES, "C": (0.01, 100.0), "select_items": 40})
     problem = Problem.of(Inputs(config, 0).draw("isotropic", 0), Task("isotropic", 1, "raw"), CPU)
     K = problem.x @ problem.x.T
 
@@ -164,7 +158,7 @@ def test_the_algorithm_finds_the_direction_of_a_square() -> None:
     y = {name: z.sum(1).square() / 20 for name, z in parts.items()}
     found = learn(parts, y, 64, 0)
     assert found.start == 0.0
-    assert float(cosines(found.weight[None]).median()) > 0.7
+    assert float(networks.cosines(found.weight[None]).median()) > 0.7
     residual = (found(parts["test"]) - y["test"]).square().mean()
     assert float(1 - residual / y["test"].var()) > 0.9
     model = found.network()

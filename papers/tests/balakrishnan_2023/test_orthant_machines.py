@@ -8,21 +8,12 @@ from torch import Tensor, nn
 
 from ntkscope import models
 from ntkscope.surrogates import KernelSVM
+from ntkscope_papers.balakrishnan_2023.orthants import machines
 from ntkscope_papers.balakrishnan_2023.orthants.data import arm_data, empty_orthant
-from ntkscope_papers.balakrishnan_2023.orthants.machines import (
-    LINEAR_SVC,
-    READINGS,
-    SVC,
-    Choice,
-    TangentMachines,
-    linear_machine,
-    mass_by_distance,
-    rbf_machine,
-)
 from ntkscope_papers.balakrishnan_2023.orthants.networks import OrthantNetworks
 
 CONFIG = OrthantNetworks(dimension=3, per_class=10, test_per_class=6)
-CHOICE = Choice((0.01, 1.0), 5, 0)
+CHOICE = machines.Choice((0.01, 1.0), 5, 0)
 CPU = torch.device("cpu")
 
 
@@ -34,12 +25,12 @@ def jacobian(model: nn.Module, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("how", [LINEAR_SVC, SVC], ids=["LinearSVC", "SVC"])
+@pytest.mark.parametrize("reading", machines.READINGS)
+@pytest.mark.parametrize("how", [machines.LINEAR_SVC, machines.SVC], ids=["LinearSVC", "SVC"])
 def test_tangent_machines_are_those_on_explicit_jacobians(reading: str, how: dict[str, str]) -> None:
     split = arm_data(CONFIG, 0, "plain")
     model = models.build("mlp", in_features=3, classes=1, widths=5, depth=2, seed=4)
-    tangent = TangentMachines(model, split.train, "1GiB")
+    tangent = machines.TangentMachines(model, split.train, "1GiB")
     assert next(model.parameters()).dtype == torch.float32  # the network itself is left alone
     machine = tangent.machine(reading, CHOICE, dict(how))
     scores = tangent.scores(reading, machine)(split.test.x)
@@ -60,9 +51,9 @@ def test_tangent_machines_are_those_on_explicit_jacobians(reading: str, how: dic
 def test_machines_on_inputs_score_as_their_kernels_do() -> None:
     split = arm_data(CONFIG, 1, "plain")
     x, z = split.train.x.double(), split.test.x.double()
-    machine, score = linear_machine(split.train, CHOICE, CPU)
+    machine, score = machines.linear_machine(split.train, CHOICE, CPU)
     torch.testing.assert_close(score(z), z @ x.T @ machine.coef + machine.intercept)
-    machine, score = rbf_machine(split.train, (1.0, 10.0), CHOICE, CPU)
+    machine, score = machines.rbf_machine(split.train, (1.0, 10.0), CHOICE, CPU)
     gamma = float(machine.told["kernel"].removeprefix("γ=")) / (3 * float(x.var(correction=0)))
     expected = torch.exp(-gamma * torch.cdist(z, x) ** 2) @ machine.coef + machine.intercept
     torch.testing.assert_close(score(z), expected)
@@ -71,7 +62,7 @@ def test_machines_on_inputs_score_as_their_kernels_do() -> None:
 
 def test_c_is_chosen_on_items_that_no_machine_saw() -> None:
     part = arm_data(CONFIG, 0, "plain").train
-    fit, held = Choice((1.0,), 5, 0).rows(part)
+    fit, held = machines.Choice((1.0,), 5, 0).rows(part)
     assert len(fit) + len(held) == 2 * 5 * 7
     assert not set(fit.tolist()) & set(held.tolist())
     assert len(held) == 2 * 7
@@ -83,9 +74,9 @@ def test_mass_by_distance_of_planted_attributions() -> None:
     near = torch.tensor([bin(int(o) ^ empty).count("1") == 1 for o in split.train.extras["orthant"]])
     there = split.test.extras["orthant"] == empty
     signs = torch.where(split.test.y == 1, 1.0, -1.0)[there].double()
-    found = mass_by_distance(signs[:, None] * near.double(), split, split.train, empty)
+    found = machines.mass_by_distance(signs[:, None] * near.double(), split, split.train, empty)
     assert found["mass"] == found["net"] == [1.0, 0.0, 0.0]
     assert found["items"] == pytest.approx([3 / 7, 3 / 7, 1 / 7], abs=1e-5)
-    even = mass_by_distance(torch.ones(int(there.sum()), len(split.train)).double(), split, split.train, empty)
+    even = machines.mass_by_distance(torch.ones(int(there.sum()), len(split.train)).double(), split, split.train, empty)
     assert even["mass"] == even["items"]
     assert even["net"] == pytest.approx([0.0] * 3, abs=1e-9)  # as many of each class

@@ -18,16 +18,10 @@ from contracts.experiment import ExperimentContract, readings
 from ntkscope.core import NumericalError, Record
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.surrogates import KernelRidgeLOO
+from ntkscope_papers.balakrishnan_2023.alignment import stacked
 from ntkscope_papers.balakrishnan_2023.alignment.claims import Most, lags, silence
 from ntkscope_papers.balakrishnan_2023.alignment.path import moments_of
 from ntkscope_papers.balakrishnan_2023.alignment.silent_alignment import SilentAlignment
-from ntkscope_papers.balakrishnan_2023.alignment.stacked import (
-    StackedReLU,
-    against_engine,
-    centred_alignments,
-    ridge_fits,
-    solve_stack,
-)
 from ntkscope_papers.balakrishnan_2023.alignment.summary import correlations, half_time, jump, steepest
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Images, pictures
 
@@ -56,7 +50,7 @@ def networks(count: int, depth: int, seed: int = 0) -> tuple[list[torch.nn.Modul
 def test_stacked_kernels_are_the_engines(depth: int) -> None:
     models, params = networks(3, depth)
     x = torch.randn(3, 9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(depth))
-    stack = StackedReLU.of(models[0], params)
+    stack = stacked.StackedReLU.of(models[0], params)
     K, cross = stack.kernel(x), stack.kernel(x[:, :4], x)
     for i, model in enumerate(models):
         exact = ns.kernel("trntk0", model, x[i]).dense()
@@ -71,9 +65,9 @@ def test_networks_that_are_no_such_chain_are_refused() -> None:
     params = {name: value.detach()[None] for name, value in model.named_parameters()}
     x = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with pytest.raises(NumericalError, match="no chain of affine layers and ReLUs"):
-        against_engine(model, params, 0, x)
+        stacked.against_engine(model, params, 0, x)
     models, params = networks(2, 1)
-    assert against_engine(copy.deepcopy(models[0]), params, 1, x) < 1e-12
+    assert stacked.against_engine(copy.deepcopy(models[0]), params, 1, x) < 1e-12
 
 
 def kernels(k: int, n: int, seed: int) -> torch.Tensor:
@@ -84,14 +78,14 @@ def kernels(k: int, n: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize(("n", "block"), [(1, 4), (5, 4), (8, 4), (13, 5), (13, 64)])
 def test_stacked_systems_are_solved(n: int, block: int) -> None:
     A, y = kernels(3, n, n), torch.randn(3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = solve_stack(A.clone(), y, block)
+    found = stacked.solve_stack(A.clone(), y, block)
     torch.testing.assert_close(found, torch.linalg.solve(A, y), rtol=1e-8, atol=1e-8)
 
 
 def test_a_system_that_is_not_definite_is_nan_and_spoils_no_other() -> None:
     A, y = kernels(2, 9, 0), torch.ones(2, 9, dtype=torch.float64)
     A[0, 6, 6] = -1.0
-    found = solve_stack(A.clone(), y, 4)
+    found = stacked.solve_stack(A.clone(), y, 4)
     assert found[0].isnan().all()
     torch.testing.assert_close(found[1], torch.linalg.solve(A[1], y[1]))
 
@@ -101,7 +95,7 @@ def test_stacked_machines_are_kernel_ridge_regressions() -> None:
     y = torch.randn(3, 20, dtype=torch.float64, generator=random)
     train, held, test = slice(0, 12), slice(12, 16), slice(16, 20)
     K, strengths = whole[:, train, train], (1e-3, 1e-1, 10.0)
-    found = ridge_fits(K, y[:, train], (whole[:, held, train], y[:, held]), whole[:, test, train], strengths)
+    found = stacked.ridge_fits(K, y[:, train], (whole[:, held, train], y[:, held]), whole[:, test, train], strengths)
     for i in range(3):
         errors, predictions = [], []
         for strength in strengths:
@@ -115,10 +109,10 @@ def test_stacked_machines_are_kernel_ridge_regressions() -> None:
 
 def test_stacked_alignments_are_the_measures() -> None:
     K, y = kernels(3, 11, 5), torch.randn(3, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    found = centred_alignments(K, y)
+    found = stacked.centred_alignments(K, y)
     expected = [kernel_target_alignment(K[i], y[i], centred=True) for i in range(3)]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-    assert centred_alignments(torch.zeros(1, 4, 4, dtype=torch.float64), y[:1, :4]).isnan().all()
+    assert stacked.centred_alignments(torch.zeros(1, 4, 4, dtype=torch.float64), y[:1, :4]).isnan().all()
 
 
 # -- what is read from a path ----------------------------------------------------------------------------------------

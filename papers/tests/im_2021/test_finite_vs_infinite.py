@@ -12,16 +12,9 @@ from contracts.experiment import ExperimentContract
 from ntkscope import infinite
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.infinite import Conv, Dense, Erf, Flatten, Relu, serial
+from ntkscope_papers.im_2021 import wide
 from ntkscope_papers.im_2021.finite_vs_infinite import Task, inputs_in_ball
 from ntkscope_papers.im_2021.review_formulas import EXAMPLE, normalisers, printed_ntk
-from ntkscope_papers.im_2021.wide import (
-    convolutional_network,
-    dense_ntk,
-    descend,
-    relu_network,
-    sample_ntk,
-    width_slope,
-)
 
 
 class TestFiniteVsInfinite(ExperimentContract):
@@ -44,34 +37,34 @@ class TestFiniteVsInfinite(ExperimentContract):
 
 @pytest.mark.parametrize(
     "net",
-    [relu_network(5, 2), serial(Dense(1.4, 0.3), Erf(), Dense(1.2, 0.7))],
+    [wide.relu_network(5, 2), serial(Dense(1.4, 0.3), Erf(), Dense(1.2, 0.7))],
     ids=["relu without biases", "erf with biases"],
 )
 def test_the_quick_empirical_kernel_is_that_of_the_engine(net: infinite.layer.Layer) -> None:
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = infinite.finite(net, (5,), 12, seed=3).double()
     expected = ns.kernel("trntk0", model, x).dense()
-    torch.testing.assert_close(dense_ntk(model, x), expected, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(sample_ntk(model, x), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(wide.dense_ntk(model, x), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(wide.sample_ntk(model, x), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_convolutions_with_their_scale_on_the_input_are_the_same_function_with_the_same_kernel() -> None:
     net = serial(Conv(3, W_std=1.3), Relu(), Conv(3, 2), Relu(normalize=True), Flatten(), Dense())
     x = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     plain = infinite.finite(net, (2, 6, 6), 5, seed=1).double()
-    ours = convolutional_network(net, (2, 6, 6), 5, 1).double()
+    ours = wide.convolutional_network(net, (2, 6, 6), 5, 1).double()
     torch.testing.assert_close(ours(x), plain(x), rtol=1e-12, atol=1e-12)
     found = ns.kernel("trntk0", ours, x)
-    torch.testing.assert_close(found.dense(), sample_ntk(plain, x), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.dense(), wide.sample_ntk(plain, x), rtol=1e-10, atol=1e-12)
     with pytest.raises(UsageError, match="expected zero padding and no bias"):
-        convolutional_network(serial(Conv(3, b_std=1.0), Flatten(), Dense()), (2, 6, 6), 5, 1)
+        wide.convolutional_network(serial(Conv(3, b_std=1.0), Flatten(), Dense()), (2, 6, 6), 5, 1)
 
 
 def test_the_sum_as_printed_is_the_kernel_and_gives_the_ledgers_example() -> None:
     x = inputs_in_ball(5, 7, 0)
     assert float(x.norm(dim=1).max()) <= 1 + 1e-12
     for hidden, value in EXAMPLE.items():
-        K = infinite.kernel(relu_network(7, hidden), x).dense()
+        K = infinite.kernel(wide.relu_network(7, hidden), x).dense()
         found = [[printed_ntk(a, b, hidden) for b in x] for a in x]
         torch.testing.assert_close(K, torch.tensor(found, dtype=torch.float64), rtol=1e-10, atol=1e-10)
         assert K[0, 1].item() == pytest.approx(value, abs=5e-4)
@@ -88,11 +81,11 @@ def test_a_slope_has_an_interval_that_covers_it() -> None:
     covered = 0
     for _ in range(40):
         values = [(m**-0.5 * np.abs(draw.normal(size=30))).tolist() for m in widths]
-        found = width_slope(widths, values, power=2)
+        found = wide.width_slope(widths, values, power=2)
         covered += found["low"] <= -0.5 <= found["high"]
     assert covered >= 32  # 95 % of 40 is 38; fewer than 32 has probability 1e-4
     with pytest.raises(UsageError, match="at least two for a slope"):
-        width_slope([8], [[1.0]])
+        wide.width_slope([8], [[1.0]])
 
 
 def test_training_ends_where_kernel_regression_does_when_the_network_is_linear() -> None:
@@ -100,7 +93,7 @@ def test_training_ends_where_kernel_regression_does_when_the_network_is_linear()
     linear = infinite.finite(Dense(), (6,), 1, seed=0)
     torch.nn.init.zeros_(next(linear.parameters()))
     x, y = task.x.float(), task.y.float()
-    found = descend(linear, x[:4], y, lr=1.0, tolerance=1e-5)
+    found = wide.descend(linear, x[:4], y, lr=1.0, tolerance=1e-5)
     assert found["residual"] < 1e-5
     K = (task.x @ task.x.T) / 6
     expected = infinite.kernel_regression(K[:4, :4], task.y, K[4:, :4])
@@ -111,4 +104,4 @@ def test_training_that_does_not_end_says_so() -> None:
     task = Task.of(4, 1, 6, hidden=1, seed=0)
     model = infinite.finite(task.net, (6,), 16, seed=0)
     with pytest.raises(NumericalError, match="was left after 3 steps"):
-        descend(model, task.x[:4].float(), task.y.float(), lr=1e-6, steps=3)
+        wide.descend(model, task.x[:4].float(), task.y.float(), lr=1e-6, steps=3)

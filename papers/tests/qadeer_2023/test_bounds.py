@@ -31,8 +31,7 @@ TAUS = st.sampled_from([2, 3, 5])
 
 def test_the_norm_is_that_of_the_trapezoid_weights() -> None:
     """Ledger conjugate-weighted-norms: both forms of Eq. 32."""
-    split = target_function(function="f1", dtype="float64")
-    for part in (split.train, split.test):
+    for part in (target_function("f1", dtype="float64").train, target_function("f1", dtype="float64").test):
         weights = part.extras["weights"].numpy()
         g = np.random.default_rng(0).normal(size=len(weights))
         assert trapezoid_norm(g, 2.0) == pytest.approx(math.sqrt((weights * g**2).sum()), rel=1e-14)
@@ -148,8 +147,7 @@ def test_lemma_5_2_needs_it_too() -> None:
 @pytest.mark.parametrize("boundary", ["F1", "F2"])
 def test_the_examples_match(boundary: str) -> None:
     """Ledger conjugate-matching-property and conjugate-logistic-grids."""
-    split = logistic_boundary(boundary=boundary)
-    labels = split.test.y.reshape(23, 22).numpy()
+    labels = logistic_boundary(boundary).test.y.reshape(23, 22).numpy()
     assert labels_match(labels, (2, 3))
     found = logistic_bounds(labels - 0.5, 2 * labels - 1.0, labels, refinement=(2, 3))
     assert found.h == pytest.approx(0.338660, abs=1e-6)

@@ -13,8 +13,8 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
 from ntkscope.core.errors import RecordError
-from ntkscope_papers.qadeer_2023.function_regression import Fits, FunctionRegression, Task, monotone_instances, network
-from ntkscope_papers.qadeer_2023.networks import Cell, Machines, blocks, cells, columns, joined, members
+from ntkscope_papers.qadeer_2023.function_regression import Fits, FunctionRegression, Task, monotone_instances
+from ntkscope_papers.qadeer_2023.networks import Cell, Machines, blocks, columns, joined, members
 from ntkscope_papers.shared.theory import jacobian
 
 TINY = {
@@ -67,7 +67,7 @@ def test_blocks_are_joined_in_the_order_of_their_networks(tmp_path: Path) -> Non
 def fitted() -> tuple[Task, Machines, Fits]:
     config = FunctionRegression(intervals=8, depth=2)
     task, cell = Task(config, "f2"), Cell("f2", "tanh-6")
-    machines = Machines(network(config, cell, 0), task.inputs, task.nodes)
+    machines = config.machines(task, cell)
     return task, machines, Fits.of(task, machines)
 
 
@@ -113,7 +113,6 @@ def test_training_data_are_a_part_of_the_test_grid() -> None:
     task = Task(FunctionRegression(), "f3")
     assert (len(task.nodes), len(task.inputs)) == (201, 601)
     torch.testing.assert_close(task.inputs[task.nodes], task.train.x, rtol=0, atol=0)
-    assert task.single.x.dtype == torch.float32
     assert float(task.weights.sum()) == pytest.approx(2)
 
 
@@ -130,7 +129,7 @@ def _record(tmp_path: Path, **changes: float) -> Record:
     other = {"beta": 0.5, "theorem_4_1": None, "theorem_4_2": True, "theorem_4_2_printed": True, "ntk rank": 40}
     kept = {**row, **other, "inequalities of 4.2": True}
     record = Record.create(tmp_path / "run", kind="example")
-    for cell in cells(("f1", "f2"), ("tanh-128",)):
+    for cell in (Cell("f1", "tanh-128"), Cell("f2", "tanh-128")):
         record.put(**{f"errors/{cell}/0-4": {name: [value] * 5 for name, value in kept.items()}})
     return record
 

@@ -66,7 +66,7 @@ def test_scores_are_positive_for_class_1() -> None:
     assert right["loss"] == pytest.approx(506 * np.log1p(np.exp(-9)))
     assert right["loss train"] == pytest.approx(96 * np.log1p(np.exp(-9)))
     assert task.measures(np.where(task.labels.ravel() == 1, -1.0, 1.0))["accuracy"] == 0
-    machines = task.machines(Cell("F2", "tanh-8"))
+    machines = task.config.machines(task, Cell("F2", "tanh-8"))
     with torch.no_grad():
         both = machines.model(task.inputs)
     torch.testing.assert_close(machines.outputs(), both[:, 1] - both[:, 0])
@@ -76,8 +76,9 @@ def test_scores_are_positive_for_class_1() -> None:
 def test_nodes_are_the_training_grid() -> None:
     task = Task(LogisticRegression(), "F1")
     assert (task.shape, len(task.nodes)) == ((23, 22), 96)
-    torch.testing.assert_close(task.inputs[task.nodes].float(), task.single.x, rtol=0, atol=1e-7)
-    assert (task.train_labels == task.single.y.numpy()).all()
+    single = task.load("float32").train
+    torch.testing.assert_close(task.inputs[task.nodes].float(), single.x, rtol=0, atol=1e-7)
+    assert (task.train_labels == single.y.numpy()).all()
 
 
 @pytest.mark.guard

@@ -15,17 +15,9 @@ from contracts.experiment import ExperimentContract
 from ntkscope.core import Part, UsageError
 from ntkscope.models import build
 from ntkscope_papers.samarin_2022 import binary_claims as claims
+from ntkscope_papers.samarin_2022 import tangent_ridge as solver
 from ntkscope_papers.samarin_2022.linearized_identities import explicit_jacobian
 from ntkscope_papers.samarin_2022.readings import paired
-from ntkscope_papers.samarin_2022.tangent_ridge import (
-    System,
-    by_jacobian,
-    interpolating,
-    make_system,
-    percent_right,
-    ridge_path,
-    signs,
-)
 from ntkscope_papers.shared.lenet_tasks import Task, load_task
 
 CPU = torch.device("cpu")
@@ -66,16 +58,16 @@ def test_outputs_are_those_of_a_naive_ridge_regression(seed: int, ridge: float) 
     with torch.no_grad():
         start, start_test = (model(part.x)[:, :1].numpy() for part in (train, test))
     unit = float((J * J).sum(1).mean())
-    gaps = signs(train.y, 3).numpy() - start
+    gaps = solver.signs(train.y, 3).numpy() - start
     Q, R = np.linalg.qr(np.vstack([J, np.sqrt(ridge * unit) * np.eye(J.shape[1])]))  # of full rank: no SVD is needed
     u = np.linalg.solve(R, Q.T @ np.vstack([gaps, np.zeros((J.shape[1], 3))]))
     expected = {"train": (start + J @ u, train.y), "test": (start_test + J_test @ u, test.y)}
-    system = make_system(model, train, test, device=CPU, memory="1GiB")
-    found = ridge_path(system, [ridge], 3)
-    other = by_jacobian(model, train, test, [ridge], 3, device=CPU)
+    system = solver.make_system(model, train, test, device=CPU, memory="1GiB")
+    found = solver.ridge_path(system, [ridge], 3)
+    other = solver.by_jacobian(model, train, test, [ridge], 3, device=CPU)
     assert found["mean diagonal"] == pytest.approx(unit, rel=1e-12)
     for where, (outputs, labels) in expected.items():
-        right = percent_right(torch.from_numpy(outputs), labels, 3)
+        right = solver.percent_right(torch.from_numpy(outputs), labels, 3)
         assert found["ridges"][f"{ridge:g}"][where] == right
         assert other["ridges"][f"{ridge:g}"][where] == right
 
@@ -83,9 +75,9 @@ def test_outputs_are_those_of_a_naive_ridge_regression(seed: int, ridge: float) 
 def test_the_gram_matrix_is_as_it_was_after_every_ridge_and_after_a_failure() -> None:
     model, train, test = small(5)
     twice = Part(torch.cat([train.x, train.x[:1]]), torch.cat([train.y, (train.y[:1] + 1) % 3]))
-    system = make_system(model, twice, test, device=CPU, memory="1GiB")
+    system = solver.make_system(model, twice, test, device=CPU, memory="1GiB")
     before = system.K.clone()
-    found = ridge_path(system, [0.0, 1e-8, 1e-3], 3)
+    found = solver.ridge_path(system, [0.0, 1e-8, 1e-3], 3)
     torch.testing.assert_close(system.K, before, rtol=0, atol=0)
     assert found["ridges"]["1e-08"]["rank"] == len(twice) - 1  # one image is there twice
     assert found["ridges"]["1e-08"]["train"][0] < 100 or found["ridges"]["1e-08"]["train"][1] < 100
@@ -95,12 +87,12 @@ def test_a_matrix_that_is_not_positive_definite_is_said_to_be_and_the_next_ridge
     K = torch.diag(torch.tensor([1.0, -1e-3, 2.0], dtype=torch.float64))
     zeros = torch.zeros(3, dtype=torch.float64)
     labels = torch.tensor([0, 1, 0])
-    system = System(K, K.clone(), zeros, zeros, labels, labels, 7, 0.0)
-    found = ridge_path(system, [0.0, 1.0], 2)
+    system = solver.System(K, K.clone(), zeros, zeros, labels, labels, 7, 0.0)
+    found = solver.ridge_path(system, [0.0, 1.0], 2)
     assert "failed" in found["ridges"]["0"]
-    assert interpolating(found)[0] == "1"
+    assert solver.interpolating(found)[0] == "1"
     with pytest.raises(UsageError, match="larger ones"):
-        interpolating({"ridges": {"0": found["ridges"]["0"]}})
+        solver.interpolating({"ridges": {"0": found["ridges"]["0"]}})
 
 
 def test_tasks_shift_test_images_once_and_training_images_on_request() -> None:

@@ -77,7 +77,7 @@ class Follower:
         self.near, self.far = (self._some(count) for count in (config.points, config.most_points))
         self.direction: Tensor | None = None
         if isinstance(one, Polynomial):
-            w = splits[0].extras["direction"].to(device, torch.float64)
+            w = torch.ones(config.dimension, dtype=torch.float64, device=device)
             self.direction = w / w.norm()
         self.times: list[float] = []
         self.rows: dict[str, list[Any]] = {name: [] for name in ("loss", "alignment", "cosine", "machine", "strength")}

@@ -15,25 +15,10 @@ from scipy.stats import spearmanr
 
 from ntkscope.core import Record
 from ntkscope.measures.uncertainty import standard_error
+from ntkscope_papers.balakrishnan_2023.orthants import readings as read
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import ENTRIES, TABLE_1, TABLE_2
 from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, radii_probed
-from ntkscope_papers.balakrishnan_2023.orthants.readings import (
-    BESIDE,
-    COLUMNS,
-    DEPTHS,
-    JUDGED,
-    SHOWN,
-    dip,
-    machine_curves,
-    machines_of,
-    matches_of,
-    network_curves,
-    networks_fitted,
-    networks_of,
-    spread,
-    tangent_of,
-    told,
-)
+from ntkscope_papers.balakrishnan_2023.orthants.readings import BESIDE, DEPTHS, JUDGED, told
 from ntkscope_papers.framework import Reading, claim, lacking
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
 
@@ -95,10 +80,10 @@ def definition(config: Any, record: Record) -> Reading:
 
 def input_machine(name: str, ranges: tuple[Range, Range], config: Any, record: Record) -> Reading:
     """The linear or the RBF machine."""
-    rows = list(machines_of(record, name).values())
+    rows = list(read.machines_of(record, name).values())
     if not rows:
         return lacking(f"svm/{name}")
-    found = spread(rows)
+    found = read.spread(rows)
     what = "C and γ" if name == "rbf" else "C"
     note = f"{what} chosen: " + ", ".join(f"{row['kernel']}, {row['C']:g}" for row in rows)
     return Reading(told(found), _within(found, *ranges), note, seeds=len(rows))
@@ -159,8 +144,8 @@ NTK: dict[int, tuple[str, Range, Range]] = {
 
 
 def network(depth: int, config: Any, record: Record) -> Reading:
-    rows = networks_of(record, depth)
-    found = spread(rows)
+    rows = read.networks_of(record, depth)
+    found = read.spread(rows)
     values = [row["empty"] for row in rows]
     note = (
         "mean, low and high of Student's 95 % interval over seeds; smallest and largest in the empty orthant:"
@@ -180,17 +165,17 @@ def _settings(record: Record, depth: int) -> str:
 
 
 def tangent(depth: int, config: Any, record: Record) -> Reading:
-    rows = tangent_of(record, depth, JUDGED)
+    rows = read.tangent_of(record, depth, JUDGED)
     if not rows:
         return lacking(f"svm/ntk/{depth}")
     measured, holds = {}, {}
     for reading in (JUDGED, BESIDE):
-        found = spread(list(tangent_of(record, depth, reading).values()))
+        found = read.spread(list(read.tangent_of(record, depth, reading).values()))
         measured[reading] = told(found)
         holds[reading] = _within(found, *NTK[depth][1:])
         if depth == 3:
-            networks = list(networks_fitted(record, depth).values())
-            own = {name: row["mean"] for name, row in spread(networks).items()}
+            networks = list(read.networks_fitted(record, depth).values())
+            own = {name: row["mean"] for name, row in read.spread(networks).items()}
             measured["networks of the same seeds"] = {name: round(value, 4) for name, value in own.items()}
             holds[reading] &= bool(own) and all(found[name]["mean"] <= own[name] for name in own)
     return Reading(measured, holds[JUDGED], _beside(holds[BESIDE]), seeds=len(rows))
@@ -244,16 +229,16 @@ def implied(config: Any, record: Record) -> Reading:
     seeds=RUNS,
 )
 def at_least(config: Any, record: Record) -> Reading:
-    if absent := [f"svm/ntk/{depth}" for depth in DEPTHS if not tangent_of(record, depth, JUDGED)]:
+    if absent := [f"svm/ntk/{depth}" for depth in DEPTHS if not read.tangent_of(record, depth, JUDGED)]:
         return lacking(*absent)
     measured, failing, fewest = {}, {}, 10**9
     for reading in (JUDGED, BESIDE):
         failing[reading] = 0
         for depth in DEPTHS:
-            machines = tangent_of(record, depth, reading)
-            pairs = [(row, machines[seed]) for seed, row in networks_fitted(record, depth).items()]
+            machines = read.tangent_of(record, depth, reading)
+            pairs = [(row, machines[seed]) for seed, row in read.networks_fitted(record, depth).items()]
             fewest = min(fewest, len(pairs))
-            gaps = {name: interval(own[name] - other[name] for own, other in pairs) for name in COLUMNS}
+            gaps = {name: interval(own[name] - other[name] for own, other in pairs) for name in read.COLUMNS}
             measured[f"{reading}, depth {depth}"] = told(gaps)
             failing[reading] += any(gap["mean"] < -0.02 for gap in gaps.values())
     counts = ", ".join(f"{count} on the {reading}" for reading, count in failing.items())
@@ -263,13 +248,13 @@ def at_least(config: Any, record: Record) -> Reading:
 
 def _by_depth(record: Record, column: str) -> tuple[dict[str, Any], dict[int, float], int]:
     """Accuracies of the networks of every depth: as a claim shows them, their means, and the fewest seeds of a depth."""
-    found = {depth: interval((row[column] for row in networks_of(record, depth)), SHARE) for depth in DEPTHS}
+    found = {depth: interval((row[column] for row in read.networks_of(record, depth)), SHARE) for depth in DEPTHS}
     shown = {str(depth): short(row) for depth, row in found.items()}
     return shown, {depth: row["mean"] for depth, row in found.items()}, _fewest(record)
 
 
 def _fewest(record: Record) -> int:
-    return min(len(networks_of(record, depth)) for depth in DEPTHS)
+    return min(len(read.networks_of(record, depth)) for depth in DEPTHS)
 
 
 @claim(
@@ -285,7 +270,7 @@ def best_empty(config: Any, record: Record) -> Reading:
     best = max(mean, key=mean.__getitem__)
     if mean[3] == mean[best]:
         return Reading(measured, True, f"best: depth {best}", seeds=seeds)
-    error = standard_error([row["empty"] for row in networks_of(record, best)])
+    error = standard_error([row["empty"] for row in read.networks_of(record, best)])
     note = f"best: depth {best}, standard error {error:.3f}"
     return Reading(measured, mean[best] - mean[3] <= error, note, seeds=seeds)
 
@@ -339,9 +324,9 @@ MATCHES: dict[int, tuple[str, Range, Range, Range, Range]] = {
 
 
 def matches(depth: int, config: Any, record: Record) -> Reading:
-    rows = networks_of(record, depth)
-    found = matches_of(rows)
-    beside = ", ".join(f"{name} {value['mean']:.3f}" for name, value in matches_of(rows, "logit").items())
+    rows = read.networks_of(record, depth)
+    found = read.matches_of(rows)
+    beside = ", ".join(f"{name} {value['mean']:.3f}" for name, value in read.matches_of(rows, "logit").items())
     note = f"features: last hidden layer after ReLU; of the logit alone: {beside}"
     return Reading(told(found), _within(found, *MATCHES[depth][1:]), note, seeds=len(rows))
 
@@ -397,7 +382,7 @@ def raw_distance(config: Any, record: Record) -> Reading:
     seeds=RUNS,
 )
 def folding(config: Any, record: Record) -> Reading:
-    found = {depth: matches_of(networks_of(record, depth))["class 0 final"] for depth in DEPTHS}
+    found = {depth: read.matches_of(read.networks_of(record, depth))["class 0 final"] for depth in DEPTHS}
     above = all(found[3]["mean"] - found[depth]["mean"] >= 0.2 for depth in DEPTHS if depth != 3)
     return Reading({str(depth): short(row) for depth, row in found.items()}, above, seeds=_fewest(record))
 
@@ -412,7 +397,7 @@ def folding(config: Any, record: Record) -> Reading:
     "three curves of 21 probabilities, 100 points each",
 )
 def curves(config: Any, record: Record) -> Reading:
-    found = network_curves(record)
+    found = read.network_curves(record)
     if found is None:
         return lacking("networks/3")
     shape = list(found.shape[1:])
@@ -431,13 +416,13 @@ def curves(config: Any, record: Record) -> Reading:
     seeds=RUNS,
 )
 def monotone(config: Any, record: Record) -> Reading:
-    found = network_curves(record)
+    found = read.network_curves(record)
     if found is None:
         return lacking("networks/3")
     radii = radii_probed().numpy()
     low, high = int(np.argmin(abs(radii - 1.0))), int(np.argmin(abs(radii - 2.5)))
     measured, holds = {}, True
-    for k, name in enumerate(SHOWN):
+    for k, name in enumerate(read.SHOWN):
         ranks = [float(spearmanr(radii, curve).statistic) if np.ptp(curve) > 0 else 0.0 for curve in found[:, k]]
         rank, rise = interval(ranks, CORRELATION), interval(found[:, k, high] - found[:, k, low])
         measured[name] = {"Spearman": short(rank), "P(2.5) - P(1)": short(rise)}
@@ -456,12 +441,12 @@ def dips(config: Any, record: Record) -> Reading:
     measured: dict[str, Any] = {}
     holds, seeds = {}, {}
     for reading in (JUDGED, BESIDE):
-        found = machine_curves(record, reading)
+        found = read.machine_curves(record, reading)
         if found is None and reading == JUDGED:
             return lacking("svm/ntk/3")
         holds[reading], seeds[reading] = found is not None, 0 if found is None else len(found)
-        for k, name in enumerate(SHOWN if found is not None else ()):
+        for k, name in enumerate(read.SHOWN if found is not None else ()):
             assert found is not None
-            measured[f"{reading}, {name}"] = shape = dip(found.mean(0)[k])
+            measured[f"{reading}, {name}"] = shape = read.dip(found.mean(0)[k])
             holds[reading] &= shape["holds"]
     return Reading(measured, holds[JUDGED], _beside(holds[BESIDE]), seeds=seeds[JUDGED])

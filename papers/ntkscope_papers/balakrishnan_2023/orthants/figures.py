@@ -10,20 +10,10 @@ from matplotlib.figure import Figure
 
 from ntkscope.core import Record
 from ntkscope.data.orthant_shells import orthant_shells
+from ntkscope_papers.balakrishnan_2023.orthants import readings as read
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import TABLE_1, TABLE_2
 from ntkscope_papers.balakrishnan_2023.orthants.data import radii_probed
 from ntkscope_papers.balakrishnan_2023.orthants.machines import READINGS
-from ntkscope_papers.balakrishnan_2023.orthants.readings import (
-    COLUMNS,
-    SHOWN,
-    array_of,
-    machine_curves,
-    machines_of,
-    matches_of,
-    network_curves,
-    networks_of,
-    tangent_of,
-)
 from ntkscope_papers.framework import drawing
 
 CLASSES = ("#c0504d", "#4f9a52")
@@ -32,11 +22,11 @@ KINDS = {"dense": "o", "sparse": "^", "empty": "s"}
 
 
 def _measured(config: Any, record: Record) -> list[int]:
-    return [depth for depth in config.depths if networks_of(record, depth)]
+    return [depth for depth in config.depths if read.networks_of(record, depth)]
 
 
 def _profiled(config: Any, record: Record) -> list[int]:
-    return [depth for depth in _measured(config, record) if array_of(record, f"profile-{depth}") in record.arrays]
+    return [depth for depth in _measured(config, record) if read.array_of(record, f"profile-{depth}") in record.arrays]
 
 
 def figure_1(config: Any, record: Record) -> dict[str, Figure]:
@@ -63,16 +53,16 @@ def table_1(config: Any, record: Record) -> dict[str, Figure]:
         return {}
     figure, axes = drawing.canvas(1, 2, width=6.4)
     groups: list[tuple[str, list[Any], int]] = [
-        (title, list(machines_of(record, name).values()), 3)
+        (title, list(read.machines_of(record, name).values()), 3)
         for title, name in (("Linear SVM", "linear"), ("RBF SVM", "rbf"))
     ]
     for depth in depths:
-        groups.append((f"{depth}-NN", list(networks_of(record, depth)), 0))
+        groups.append((f"{depth}-NN", list(read.networks_of(record, depth)), 0))
         groups += [
-            (f"{depth}-NTK {reading}", list(tangent_of(record, depth, reading).values()), 1 + k)
+            (f"{depth}-NTK {reading}", list(read.tangent_of(record, depth, reading).values()), 1 + k)
             for k, reading in enumerate(READINGS)
         ]
-    for axis, column, place in zip(axes, COLUMNS, (0, 2)):
+    for axis, column, place in zip(axes, read.COLUMNS, (0, 2)):
         for at, (title, rows, colour) in enumerate(groups):
             values = [row[column] for row in rows]
             axis.plot([at] * len(values), values, "o", markersize=3, alpha=0.5, color=drawing.COLOURS[colour])
@@ -96,7 +86,7 @@ def table_2(config: Any, record: Record) -> dict[str, Figure]:
     figure, axes = drawing.canvas(1, 2, width=4.8)
     for axis, label in zip(axes, (0, 1)):
         for k, moment in enumerate(("initial", "final")):
-            rows = [matches_of(networks_of(record, depth))[f"class {label} {moment}"] for depth in depths]
+            rows = [read.matches_of(read.networks_of(record, depth))[f"class {label} {moment}"] for depth in depths]
             spread = [[row["mean"] - row["low"] for row in rows], [row["high"] - row["mean"] for row in rows]]
             axis.errorbar(
                 [depth + 0.12 * (k - 0.5) for depth in depths],
@@ -125,14 +115,14 @@ def _radial_curves(record: Record, depth: int) -> Figure:
     """Radial curves in three orthants: thin lines are seeds, thick ones their means."""
     figure, axes = drawing.canvas(1, 3, width=4.0)
     radii = radii_probed().numpy()
-    curves = {"network, mean probability": network_curves(record, depth)}
-    curves |= {f"NTK of the {reading}, share": machine_curves(record, reading, depth) for reading in READINGS}
+    curves = {"network, mean probability": read.network_curves(record, depth)}
+    curves |= {f"NTK of the {reading}, share": read.machine_curves(record, reading, depth) for reading in READINGS}
     for k, (label, values) in enumerate(curves.items()):
         for axis, place in zip(axes, range(3) if values is not None else ()):
             assert values is not None
             axis.plot(radii, values[:, place].T, color=drawing.COLOURS[k], linewidth=0.5, alpha=0.35)
             axis.plot(radii, values[:, place].mean(0), color=drawing.COLOURS[k], linewidth=2, label=label)
-    for axis, name in zip(axes, SHOWN):
+    for axis, name in zip(axes, read.SHOWN):
         drawing.label(axis, title=TITLES[name], x="radius")
         axis.set_ylim(-0.02, 1.02)
     axes[0].set_ylabel(f"class 1, {depth} hidden layer{'s' if depth > 1 else ''}")
@@ -147,7 +137,7 @@ def profiles(config: Any, record: Record) -> dict[str, Figure]:
     figure, axes = drawing.canvas(1, len(depths), width=3.4)
     radii, shades = radii_probed().numpy(), colormaps["viridis"]
     for axis, depth in zip(axes, depths):
-        mean = np.asarray(record.arrays[array_of(record, f"profile-{depth}")], dtype=np.float64).mean(0)
+        mean = np.asarray(record.arrays[read.array_of(record, f"profile-{depth}")], dtype=np.float64).mean(0)
         far = np.bitwise_count(np.arange(len(mean)))
         for k in range(int(far.max()) + 1):
             shade = "#c0504d" if k == 0 else shades(0.9 * k / far.max())
@@ -162,7 +152,7 @@ def profiles(config: Any, record: Record) -> dict[str, Figure]:
 def _covered(config: Any, record: Record, depth: int) -> dict[int, Any]:
     """Results by the number of empty orthants; with one, those of the main networks."""
     found = {n: row for n in config.empties if (row := record.metrics.get(f"coverage/{depth}/{n}")) is not None}
-    one = [{"dense": {"0": row["remaining"]}, "empty": {"1": row["empty"]}} for row in networks_of(record, depth)]
+    one = [{"dense": {"0": row["remaining"]}, "empty": {"1": row["empty"]}} for row in read.networks_of(record, depth)]
     return {1: {"scattered": one, "gathered": one}, **found} if found and one else found
 
 

@@ -12,7 +12,6 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Split
-from ntkscope.core.arguments import Labels, labels_of, tensor_of
 from ntkscope_papers.balakrishnan_2023.orthants.data import distances_to, mirrored_points, radii_probed
 from ntkscope_papers.balakrishnan_2023.orthants.folding import fold_profile
 from ntkscope_papers.balakrishnan_2023.orthants.networks import logits
@@ -34,34 +33,25 @@ def parted(accuracies: Float64[np.ndarray, " orthants"], empty: int) -> dict[str
     return {"empty": float(accuracies[empty]), "remaining": float(rest.mean())}
 
 
-def match_fraction(train_features: Any, y_train: Any, test_features: Any, y_test: Any) -> float:
-    """The share of test points whose nearest training point, by Euclidean distance of features, has their class.
+def matches(
+    train: Float[Tensor, "n d"], y_train: Tensor, test: Float[Tensor, "m d"], y_test: Tensor
+) -> Float64[np.ndarray, " m"]:
+    """Of each test point, whether its nearest training point, by Euclidean distance of features, has its class: 1 or 0.
 
-    Features are (n, d), labels whole numbers from 0. For the share of one class hand over that class's test points. Where
-    several training points are exactly nearest (dead units give whole clouds the same features), the share of them that has the
-    class counts, the expectation of a random choice: the order of the training points does not matter. Cost: O(n m d), on
+    Where several training points are exactly nearest (dead units give whole clouds the same features), the share of them that
+    has the class, the expectation of a random choice: the order of the training points does not matter. Cost: O(n m d), on
     the device of the features. Reference: Balakrishnan (2023), Table 2.
 
-    >>> match_fraction([[0.0], [1.0]], [0, 1], [[0.2], [0.9], [0.8]], [0, 1, 0])
-    0.6666666666666666
-    """
-    return float(matches(train_features, y_train, test_features, y_test).mean())
-
-
-def matches(train_features: Any, y_train: Any, test_features: Any, y_test: Any) -> Float64[np.ndarray, " m"]:
-    """Of each test point, whether its nearest training point has its class: 1 or 0, or between them where several are nearest.
-
-    >>> matches([[0.0], [0.0], [3.0]], [0, 1, 1], [[1.0], [2.0]], [0, 1]).tolist()
+    >>> y = torch.tensor([0, 1, 1])
+    >>> matches(torch.tensor([[0.0], [0.0], [3.0]]), y, torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])).tolist()
     [0.5, 1.0]
     """
-    train, own = _points(train_features, y_train, "train")
-    test, asked = _points(test_features, y_test, "test")
-    test = test.to(train.device)
+    train, test = train.double(), test.double().to(train.device)
     # Distances do not overflow or vanish when the largest feature is about 1; a power of two changes no rounding.
     largest = float(torch.maximum(train.abs().max(), test.abs().max()))
     factor = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
     train, test = train * factor, test * factor
-    classes, wanted = (torch.from_numpy(labels).to(train.device) for labels in (own, asked))
+    classes, wanted = y_train.to(train.device), y_test.to(train.device)
     found = []
     for start in range(0, len(test), rows := max(1, BLOCK // len(train))):
         # Differences, not norms and products: equal features must be at equal distances for a tie to be seen as one.
@@ -72,18 +62,13 @@ def matches(train_features: Any, y_train: Any, test_features: Any, y_test: Any) 
     return torch.cat(found).cpu().numpy()
 
 
-def _points(features: Any, y: Any, which: str) -> tuple[Tensor, Labels]:
-    points = tensor_of(features, f"{which}_features", 2)
-    return points, labels_of(y, len(points))
-
-
 def class_matches(train: Tensor, test: Tensor, split: Split, empty: int) -> list[float]:
     """Of each class: the share of test items in the empty orthant whose nearest training item in these features shares it."""
     y, there = split.test.y, split.test.extras["orthant"] == empty
     found = []
     for label in (0, 1):
-        rows = (there & (y == label)).nonzero()[:, 0]
-        found.append(match_fraction(train, split.train.y, test[rows.to(test.device)], torch.full((len(rows),), label)))
+        rows = there & (y == label)
+        found.append(float(matches(train, split.train.y, test[rows.to(test.device)], y[rows]).mean()))
     return found
 
 
@@ -119,9 +104,9 @@ def folding(
     """`fold_profile` from the empty orthant and over all pairs of orthants; None where there is no residual, with reasons."""
     found: dict[str, Any] = {}
     for name, at in (("empty", empty), ("all", None)):
-        profile = fold_profile(scores.numpy(), (radii * 10).round().long().numpy(), at)
-        found[name] = [None if np.isnan(value) else round(value, 5) for value in profile]
-        reasons = sorted({reason for reason in profile.reasons if reason})
+        profile, why = fold_profile(scores.numpy(), (radii * 10).round().long().numpy(), at)
+        found[name] = [None if np.isnan(value) else round(value, 5) for value in profile.tolist()]
+        reasons = sorted({reason for reason in why if reason})
         if reasons:
             found[f"{name}: no value where"] = reasons
     return found

@@ -21,29 +21,11 @@ from torch import Tensor, nn
 from ntkscope.core import generator
 from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.kernels import kernel
-from ntkscope_papers.balakrishnan_2023.orthants import claims, figures
+from ntkscope_papers.balakrishnan_2023.orthants import claims, figures, measures
+from ntkscope_papers.balakrishnan_2023.orthants import machines as svm
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import implied_counts, recovered_counts
 from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, SHARE, distances_from, empty_orthant, shells
-from ntkscope_papers.balakrishnan_2023.orthants.machines import (
-    LINEAR_SVC,
-    READINGS,
-    SVC,
-    Machine,
-    TangentMachines,
-    linear_machine,
-    rbf_machine,
-)
-from ntkscope_papers.balakrishnan_2023.orthants.measures import (
-    Score,
-    accuracy_by_orthant,
-    by_distance,
-    by_radius,
-    class_matches,
-    folding,
-    matched,
-    parted,
-    radial_scores,
-)
+from ntkscope_papers.balakrishnan_2023.orthants.machines import LINEAR_SVC, READINGS
 from ntkscope_papers.balakrishnan_2023.orthants.networks import CHOSEN, OrthantNetworks, logits
 from ntkscope_papers.framework import Run, claims_of, figure, leg
 
@@ -100,7 +82,7 @@ class OrthantSymmetry(OrthantNetworks):
         matches = []
         for seed in self.seeds_of(run):
             own = split if seed == run.seed else shells(self, seed)
-            matches.append(class_matches(own.train.x.double(), own.test.x.double(), own, empty_orthant(own)))
+            matches.append(measures.class_matches(own.train.x.double(), own.test.x.double(), own, empty_orthant(own)))
         return {
             "train": len(split.train),
             "test": len(split.test),
@@ -145,18 +127,18 @@ class OrthantSymmetry(OrthantNetworks):
             split = shells(self, seed)
             empty = empty_orthant(split)
             before = self.build(depth, seed, int(settings["width"])).to(run.device).eval()
-            own = accuracy_by_orthant(logits(model, split.test.x), split.test, 2**self.dimension)
-            scores, radii = radial_scores(partial(logits, model), self, seed)
+            own = measures.accuracy_by_orthant(logits(model, split.test.x), split.test, 2**self.dimension)
+            scores, radii = measures.radial_scores(partial(logits, model), self, seed)
             accuracies.append(_from_empty(own, empty))
-            profiles.append(_from_empty(by_radius(torch.sigmoid(scores)), empty))
+            profiles.append(_from_empty(measures.by_radius(torch.sigmoid(scores)), empty))
             rows.append(
                 {
                     "seed": seed,
                     "empty orthant": empty,
-                    **parted(own, empty),
-                    "initial matches": matched(before, split, empty),
-                    "matches": matched(model, split, empty),
-                    "folding": folding(scores, radii, empty),
+                    **measures.parted(own, empty),
+                    "initial matches": measures.matched(before, split, empty),
+                    "matches": measures.matched(model, split, empty),
+                    "folding": measures.folding(scores, radii, empty),
                 }
             )
         run.record.array(f"{_prefix(arm)}accuracy-{depth}", np.stack(accuracies).astype(np.float32))
@@ -199,30 +181,34 @@ class OrthantSymmetry(OrthantNetworks):
         )
         found: dict[str, Any] = {arrangement: [] for arrangement in ARRANGEMENTS}
         for i, ((arrangement, _), split) in enumerate(splits.items()):
-            own = accuracy_by_orthant(logits(ensemble.member(i).eval(), split.test.x), split.test, 2**self.dimension)
+            own = measures.accuracy_by_orthant(
+                logits(ensemble.member(i).eval(), split.test.x), split.test, 2**self.dimension
+            )
             kinds = {kind: split.extras[kind].tolist() for kind in ("dense", "sparse", "empty")}
-            found[arrangement].append(by_distance(own, kinds, self.dimension))
+            found[arrangement].append(measures.by_distance(own, kinds, self.dimension))
         return {**found, "steps": ensemble.steps.tolist(), "items": items}
 
-    def scored(self, run: Run, seed: int, machine: Machine, score: Score, array: str | None = None) -> dict[str, Any]:
+    def scored(
+        self, run: Run, seed: int, machine: svm.Machine, score: measures.Score, array: str | None = None
+    ) -> dict[str, Any]:
         """A machine's accuracies; with `array`, its shares of class 1 by orthant and radius go there."""
         split = shells(self, seed)
         empty = empty_orthant(split)
-        own = accuracy_by_orthant(score(split.test.x), split.test, 2**self.dimension)
+        own = measures.accuracy_by_orthant(score(split.test.x), split.test, 2**self.dimension)
         if array is not None:
-            scores, _ = radial_scores(score, self, seed)
-            run.record.array(array, _from_empty(by_radius(scores > 0), empty).astype(np.float32))
-        return {**parted(own, empty), **machine.told}
+            scores, _ = measures.radial_scores(score, self, seed)
+            run.record.array(array, _from_empty(measures.by_radius(scores > 0), empty).astype(np.float32))
+        return {**measures.parted(own, empty), **machine.told}
 
     @leg("svm/linear/{}", over=lambda self: self.fitted)
     def linear(self, run: Run, s: int) -> dict[str, Any]:
         seed = run.seed + s
-        return self.scored(run, seed, *linear_machine(shells(self, seed).train, self.choice(seed), run.device))
+        return self.scored(run, seed, *svm.linear_machine(shells(self, seed).train, self.choice(seed), run.device))
 
     @leg("svm/rbf/{}", over=lambda self: self.fitted)
     def rbf(self, run: Run, s: int) -> dict[str, Any]:
         seed = run.seed + s
-        machine = rbf_machine(shells(self, seed).train, self.gammas, self.choice(seed), run.device)
+        machine = svm.rbf_machine(shells(self, seed).train, self.gammas, self.choice(seed), run.device)
         return self.scored(run, seed, *machine, array=f"share-rbf-{s}")
 
     @leg("svm/ntk/{}/{}", over=lambda self: product(self.depths, self.fitted))
@@ -234,12 +220,12 @@ class OrthantSymmetry(OrthantNetworks):
         seed = run.seed + s
         split = shells(self, seed)
         model = self.networks(run, depth, arm)[arm][s]
-        tangent = TangentMachines(model, split.train, self.memory)
-        own = accuracy_by_orthant(logits(model, split.test.x), split.test, 2**self.dimension)
+        tangent = svm.TangentMachines(model, split.train, self.memory)
+        own = measures.accuracy_by_orthant(logits(model, split.test.x), split.test, 2**self.dimension)
         certificate = tangent.gram.certificate
         found: dict[str, Any] = {
             "certificate": "" if certificate is None else str(certificate).splitlines()[0],
-            "network": parted(own, empty_orthant(split)),
+            "network": measures.parted(own, empty_orthant(split)),
         }
         loss = "" if how == LINEAR_SVC else f"-{how['loss']}"
         for reading in READINGS:
@@ -255,7 +241,7 @@ class OrthantSymmetry(OrthantNetworks):
 
     @leg("svm/ntk-hinge/{}/{}", over=lambda self: product(self.depths, self.fitted), optional=True)
     def tangent_by_hinge(self, run: Run, depth: int, s: int) -> dict[str, Any]:
-        return self.tangent(run, depth, s, SVC)
+        return self.tangent(run, depth, s, svm.SVC)
 
     @leg("svm/authors/{}/{}", over=lambda self: product(self.known, self.fitted), optional=True)
     def tangent_by_authors(self, run: Run, depth: int, s: int) -> dict[str, Any]:

@@ -12,20 +12,10 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
+from ntkscope_papers.balakrishnan_2023.polynomials import readings as read
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import LOSS, OPTIMIZER, network
-from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
-    FAILS,
-    FITS,
-    ROUGH,
-    SYMMETRIC,
-    Results,
-    first_epochs,
-    highest,
-    on_targets,
-    over_seeds,
-    threshold,
-)
+from ntkscope_papers.balakrishnan_2023.polynomials.readings import FAILS, FITS, Results, on_targets, over_seeds
 from ntkscope_papers.framework import Reading, claim
 from ntkscope_papers.framework.intervals import R2, interval
 
@@ -140,7 +130,7 @@ def odd_fast(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
 )
 @on_targets(isotropic=(3, 4, 5, 6))
 def even_slow(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
-    first = {task.degree: first_epochs(results.aligned(task), results.moments(task), SHARE) for task in tasks}
+    first = {task.degree: read.first_epochs(results.aligned(task), results.moments(task), SHARE) for task in tasks}
     middle = {degree: float(np.median(values)) for degree, values in first.items()}
     measured = {
         str(degree): {"median first epoch": middle[degree], "never": sum(np.isinf(values))}
@@ -182,13 +172,13 @@ def _by_degree(results: Results, tasks: Sequence[Task]) -> dict[str, Any]:
     return {
         "R², width": {str(task.degree): [*over_seeds(results.r2(task), R2), results.chosen(task)[0]] for task in tasks},
         "L1": {str(degree): round(mean, 4) for degree, mean in means.items()},
-        "highest degree by L1": highest({degree: mean >= ROUGH for degree, mean in means.items()}),
+        "highest degree by L1": read.highest({degree: mean >= read.ROUGH for degree, mean in means.items()}),
     }
 
 
 def _highest(results: Results, tasks: Sequence[Task], least: float) -> int | None:
     """The highest degree whose mean R² is at least this."""
-    return highest({task.degree: float(results.r2(task).mean()) >= least for task in tasks})
+    return read.highest({task.degree: float(results.r2(task).mean()) >= least for task in tasks})
 
 
 @claim(
@@ -200,7 +190,7 @@ def _highest(results: Results, tasks: Sequence[Task], least: float) -> int | Non
 )
 @on_targets(isotropic=())
 def indep(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
-    at = threshold({task.degree: float(results.r2(task).mean()) for task in tasks if task.degree >= 6})
+    at = read.threshold({task.degree: float(results.r2(task).mean()) for task in tasks if task.degree >= 6})
     return {**_by_degree(results, tasks), "threshold": at}, at is not None and 6 <= at <= 8
 
 
@@ -252,7 +242,7 @@ def corr_rbf(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
 )
 @on_targets(direct=())
 def direct(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
-    top = _highest(results, tasks, ROUGH)
+    top = _highest(results, tasks, read.ROUGH)
     spreads = {str(task.degree): over_seeds(results.network(task)["spread"]) for task in tasks}
     measured = {**_by_degree(results, tasks), "spread of predictions": spreads, "highest degree": top}
     return measured, top is not None and 14 <= top <= 20
@@ -269,9 +259,9 @@ def direct(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
 def beats(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     tops = {}
     for kind in ("isotropic", "direct"):
-        fitted = {task.degree: results.r2(task) >= ROUGH for task in _of_kind(tasks, kind)}
+        fitted = {task.degree: results.r2(task) >= read.ROUGH for task in _of_kind(tasks, kind)}
         seeds = range(len(next(iter(fitted.values()))))
-        tops[kind] = [highest({degree: each[s] for degree, each in fitted.items()}) or 0 for s in seeds]
+        tops[kind] = [read.highest({degree: each[s] for degree, each in fitted.items()}) or 0 for s in seeds]
     more = np.subtract(tops["direct"], tops["isotropic"])
     measured = {"hidden": tops["isotropic"], "given": tops["direct"], "difference": over_seeds(more)}
     return measured, interval(more)["low"] > 0
@@ -423,7 +413,7 @@ def slightly(results: Results, tasks: Sequence[Task]) -> tuple[Any, bool]:
     "label noise, symmetric start and the algorithm of Damian et al. make no significant change",
     "from a symmetric start on noisy labels the NTK's test MSE is no worse than the network's (interval of the paired"
     " difference not above 0) at most degrees, and so with Damian's algorithm; its start puts out exactly 0",
-    needs=lambda config: [SYMMETRIC, *(f"damian/{degree}" for degree in config.isotropic)],
+    needs=lambda config: [read.SYMMETRIC, *(f"damian/{degree}" for degree in config.isotropic)],
     seeds=MACHINES,
 )
 def damian(config: Any, record: Record) -> Reading:
@@ -437,7 +427,7 @@ def damian(config: Any, record: Record) -> Reading:
             starts = max(starts, leg["largest |output| at the start"])
             ntk = np.array(leg["models"][kernel]["mse test"])
             networks = (
-                record.metrics[SYMMETRIC]["tasks"][Task("isotropic", degree, config.targets[0]).key]
+                record.metrics[read.SYMMETRIC]["tasks"][Task("isotropic", degree, config.targets[0]).key]
                 if own is None
                 else leg["models"][own]
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,8 +11,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype
-from ntkscope.core.checked import Count, CountOrZero, NonNegative, Number, Positive, checked
+from ntkscope.core.arguments import as_dtype
+from ntkscope.core.checked import Count, CountOrZero, NonNegative, checked
 
 PARTS = ("train", "validation", "test")
 KINDS = ("isotropic", "correlated", "direct")
@@ -23,48 +23,33 @@ AUTHORS = "authors"  # in place of the kind of targets: raw ones, and all settin
 CHOSEN = {3: (512, 0.0), 4: (256, 1e-4), 5: (256, 1e-4), 6: (512, 0.0), 7: (512, 1e-3), 8: (256, 10.0), 9: (128, 100.0)}
 
 
-def polynomial(v: Float[Tensor, " n"], roots: Float[Tensor, " degree"], leading: Real = 1.0) -> Float[Tensor, " n"]:
-    """leading · Π_k (v - root_k); O(n · degree).
+def polynomial(v: Float[Tensor, " n"], roots: Float[Tensor, " degree"]) -> Float[Tensor, " n"]:
+    """Π_k (v - root_k); O(n · degree).
 
     >>> polynomial(torch.tensor([0.0, 2.0, 3.0]), torch.tensor([1.0, 2.0]))
     tensor([2., 0., 2.])
     """
-    return leading * (v[:, None] - roots).prod(dim=1)
+    return (v[:, None] - roots).prod(dim=1)
 
 
-def choose_roots(
-    roots: str | Sequence[Real], degree: int, root_range: tuple[Real, Real], seed: int
-) -> Float[Tensor, " degree"]:
-    """`degree` roots in `root_range`, ascending: "equispaced" with both ends, "uniform" or "stratified" at random, or given.
+def choose_roots(roots: str, degree: int, seed: int) -> Float[Tensor, " degree"]:
+    """`degree` roots in [-2, 2], ascending: "equispaced" with both ends, or "stratified" at random.
 
-    "stratified": one root in each of `degree` equal cells of a range (-r, r), uniform over its middle half, so a quarter of a
-    cell from its walls at least; those below 0 mirror those above, so at even degrees p′(0) = 0, and at odd ones 0 is a root.
+    "stratified": one root in each of `degree` equal cells, uniform over its middle half, so a quarter of a cell from its walls
+    at least; those below 0 mirror those above, so at even degrees p′(0) = 0, and at odd ones 0 is a root.
 
-    >>> choose_roots("equispaced", 3, (-2, 2), seed=0).tolist()
+    >>> choose_roots("equispaced", 3, seed=0).tolist()
     [-2.0, 0.0, 2.0]
     """
-    low, high = root_range
-    if not low < high:
-        raise UsageError(f"root_range={root_range}; expected (low, high) with low < high")
     if roots == "equispaced":
-        ends = torch.linspace(float(low), float(high), degree, dtype=torch.float64)
-        return ends if degree > 1 else torch.tensor([(low + high) / 2], dtype=torch.float64)
-    if roots == "uniform":
-        drawn = torch.rand(degree, generator=generator(seed, "roots"), dtype=torch.float64)
-        return (low + (high - low) * drawn).sort().values
-    if roots == "stratified":
-        if low != -high:
-            raise UsageError(
-                f'roots="stratified" with root_range={root_range}; expected (-r, r): roots are mirrored about 0'
-            )
-        cell, half = 2 * float(high) / degree, degree // 2
-        inside = 0.25 + 0.5 * torch.rand(half, generator=generator(seed, "roots", "stratified"), dtype=torch.float64)
-        above = cell * (torch.arange(half) + 0.5 * (degree % 2) + inside)
-        return torch.cat([-above.flip(0), torch.zeros(degree % 2, dtype=torch.float64), above])
-    given = torch.tensor([float(root) for root in roots], dtype=torch.float64).sort().values
-    if len(given) != degree or not ((low <= given) & (given <= high)).all():
-        raise UsageError(f"roots={tuple(roots)}; expected {degree} numbers (the degree) from {low} to {high}")
-    return given
+        ends = torch.linspace(-BOUND, BOUND, degree, dtype=torch.float64)
+        return ends if degree > 1 else torch.zeros(1, dtype=torch.float64)
+    if roots != "stratified":
+        raise UsageError(f"roots={roots!r}; expected 'equispaced' or 'stratified'")
+    cell, half = 2 * BOUND / degree, degree // 2
+    inside = 0.25 + 0.5 * torch.rand(half, generator=generator(seed, "roots", "stratified"), dtype=torch.float64)
+    above = cell * (torch.arange(half) + 0.5 * (degree % 2) + inside)
+    return torch.cat([-above.flip(0), torch.zeros(degree % 2, dtype=torch.float64), above])
 
 
 @checked
@@ -73,13 +58,7 @@ def hidden_polynomial(
     seed: int = 0,
     degree: Count = 7,
     correlated: bool = False,
-    direct: bool = False,
     dimension: Count = 100,
-    direction: Sequence[Number] | None = None,
-    bound: Positive = 2.0,
-    roots: Literal["equispaced", "uniform", "stratified"] | Sequence[Number] = "equispaced",
-    root_range: tuple[Real, Real] | None = None,
-    leading: Real = 1.0,
     target: Literal["raw", "unit"] = "raw",
     noise: NonNegative = 0.0,
     train: Count = 8000,
@@ -87,69 +66,43 @@ def hidden_polynomial(
     test: Count = 1000,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
-    """y = leading · Π_k (v - root_k) with v = w·x, x ~ N(0, I) or, `correlated`, N(0, I + w wᵀ), rescaled.
+    """y = Π_k (v - root_k), equispaced roots, v = 1·x with x ~ N(0, I) or, `correlated`, N(0, I + 11ᵀ), rescaled.
 
-    All inputs are multiplied by one number so that max |v| = `bound` over the whole set: the covariance becomes
-    (bound / max|v|)² times the above (the text's 1/a, with a = (max|v| / 2)²). `direct` hands over v itself, shape
-    (n, 1), instead of x. w is all ones unless `direction` is given. Sizes and the equispaced roots are those of the
-    report's public code; the text leaves them open. With `target="unit"` the targets of all parts are divided by the standard
-    deviation of the noise-free training targets (the split's extra `target_scale`; from 1.6 at degree 3 to 0.26 at 12 and 3.4
-    at 20 for equispaced roots), so that degrees can be compared; they are not centred. `noise` is the standard deviation
-    added to the targets of train and validation, whose `extras["clean_y"]` keep the noise-free ones; test is noise-free.
-    Extras: each part's `v`; the split's `direction`, `roots`, `scale`, `covariance`. Cost: O(n · dimension).
-    Reference: Balakrishnan (2023), section 5.1.1.
+    All inputs are multiplied by one number (the split's extra `scale`) so that max |v| = 2 over the whole set: the covariance
+    becomes (2 / max|v|)² times the above (the text's 1/a, with a = (max|v| / 2)²). Sizes and roots are those of the report's
+    public code; the text leaves them open. With `target="unit"` the targets of all parts are divided by the standard deviation
+    of the noise-free training targets (from 1.6 at degree 3 to 0.26 at 12 and 3.4 at 20), so that degrees can be compared; they
+    are not centred. `noise` is the standard deviation added to the targets of train and validation; test is noise-free. Each
+    part's extra is `v`. Cost: O(n · dimension). Reference: Balakrishnan (2023), section 5.1.1.
 
     >>> split = hidden_polynomial(degree=3, train=50, validation=10, test=10)
-    >>> split.extras["roots"].tolist(), tuple(split.train.x.shape)
-    ([-2.0, 0.0, 2.0], (50, 100))
+    >>> tuple(split.train.x.shape), float(max(part.extras["v"].abs().max() for part in (split.train, split.test))) <= 2
+    ((50, 100), True)
     """
-    kind = as_dtype(dtype)
+    kind, chosen = as_dtype(dtype), choose_roots("equispaced", degree, seed)
     w = torch.ones(dimension, dtype=torch.float64)
-    if direction is not None:
-        w = torch.tensor([float(entry) for entry in direction], dtype=torch.float64)
-    if len(w) != dimension or not w.norm() > 0:
-        raise UsageError(f"direction has {len(w)} entries, norm {float(w.norm()):g}; expected {dimension}, not all 0")
-    chosen = choose_roots(roots, degree, (-bound, bound) if root_range is None else root_range, seed)
-
-    sizes = {"train": train, "validation": validation, "test": test}
     inputs = {}
-    for name, count in sizes.items():
+    for name, count in zip(PARTS, (train, validation, test)):
         inputs[name] = torch.randn(count, dimension, generator=generator(seed, name, "x"), dtype=torch.float64)
         if correlated:
             shared = torch.randn(count, 1, generator=generator(seed, name, "shared"), dtype=torch.float64)
             inputs[name] = inputs[name] + shared * w
-    scale = bound / max(float((x @ w).abs().max()) for x in inputs.values() if len(x))
-
+    scale = BOUND / max(float((x @ w).abs().max()) for x in inputs.values() if len(x))
     unit = 1.0
     if target == "unit":
-        unit = float(polynomial((inputs["train"] @ w * scale).clamp(-bound, bound), chosen, leading).std(correction=0))
-        if not unit > 0:
-            raise UsageError(
-                f'target="unit" with {train} training targets that do not vary; expected a variance: use "raw"'
-            )
+        unit = float(polynomial((inputs["train"] @ w * scale).clamp(-BOUND, BOUND), chosen).std(correction=0))
 
     def part(name: str) -> Part:
         x = inputs[name] * scale
-        v = (x @ w).clamp(-bound, bound)  # rounding may put the extreme point a hair outside
-        clean = polynomial(v, chosen, leading) / unit
-        extras = {"v": v.to(kind)}
-        y = clean
+        v = (x @ w).clamp(-BOUND, BOUND)  # rounding may put the extreme point a hair outside
+        y = polynomial(v, chosen) / unit
         if noise and name != "test":
-            y = clean + noise * torch.randn(len(v), generator=generator(seed, name, "noise"), dtype=torch.float64)
-            extras["clean_y"] = clean.to(kind)
-        return Part((v[:, None] if direct else x).to(kind), y.to(kind), extras)
+            y = y + noise * torch.randn(len(v), generator=generator(seed, name, "noise"), dtype=torch.float64)
+        return Part(x.to(kind), y.to(kind), {"v": v.to(kind)})
 
-    covariance = torch.eye(dimension, dtype=torch.float64) + (torch.outer(w, w) if correlated else 0)
-    hidden = {"direction": w, "roots": chosen, "scale": torch.tensor(scale), "covariance": scale**2 * covariance}
-    if target == "unit":
-        hidden["target_scale"] = torch.tensor(unit)
-    return Split(
-        part("train"),
-        part("test"),
-        part("validation") if validation else None,
-        name="hidden-polynomial",
-        extras={key: value.to(kind) for key, value in hidden.items()},
-    )
+    extras = {"scale": torch.tensor(scale).to(kind)}
+    held = part("validation") if validation else None
+    return Split(part("train"), part("test"), held, name="hidden-polynomial", extras=extras)
 
 
 @dataclass(frozen=True)
@@ -177,7 +130,7 @@ class Draw:
 
     def clean(self, name: str, task: Task) -> Float64[Tensor, " n"]:
         """The targets of a part."""
-        chosen = choose_roots(self.roots, task.degree, (-BOUND, BOUND), self.seed)
+        chosen = choose_roots(self.roots, task.degree, self.seed)
         y = polynomial(self.v[name], chosen)
         if task.target == "unit":
             unit = float(polynomial(self.v["train"], chosen).std(correction=0))
@@ -208,12 +161,7 @@ class Inputs:
         config, seed, at = self._config, self._seed + s, (kind == "correlated", s)
         if at not in self._draws:
             sizes = {"train": config.train, "validation": config.validation, "test": config.test}
-            options: dict[str, Any] = {
-                "correlated": at[0],
-                "dimension": config.dimension,
-                "bound": BOUND,
-                "dtype": "float64",
-            }
+            options: dict[str, Any] = {"correlated": at[0], "dimension": config.dimension, "dtype": "float64"}
             split = hidden_polynomial(seed=seed, **sizes, **options)
             assert split.validation is not None
             parts = dict(zip(PARTS, (split.train, split.validation, split.test)))

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from ntkscope.core import Record, UsageError
 from ntkscope.kernels import Tangent
 from ntkscope_papers.balakrishnan_2023.polynomials import claims
+from ntkscope_papers.balakrishnan_2023.polynomials import readings as read
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Learned, learn
 from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, KINDS, PARTS, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities_of
@@ -34,16 +35,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
     network,
     scores,
 )
-from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
-    GROUPS,
-    SYMMETRIC,
-    Results,
-    array_name,
-    group_of,
-    kernels_key,
-    networks_key,
-    tasks_of,
-)
+from ntkscope_papers.balakrishnan_2023.polynomials.readings import SYMMETRIC, Results
 from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.intervals import interval
 from ntkscope_papers.framework.legs import not_run
@@ -97,19 +89,19 @@ class HiddenPolynomial(PolynomialRuns):
 
     def group(self, run: Run, group: str, width: int, rate: float) -> Trained:
         """The networks that train together."""
-        tasks = tasks_of(self, group)
+        tasks = read.tasks_of(self, group)
         decay = CHOSEN[tasks[0].degree][1] if tasks[0].target == AUTHORS else None
         recipe = Recipe(width, rate, self.follow, decay=decay)
-        return self.trained(run, networks_key(group, width, rate), tasks, recipe)
+        return self.trained(run, read.networks_key(group, width, rate), tasks, recipe)
 
-    @leg("networks/{}/{}/{:g}", over=lambda self: product(GROUPS, self.widths, self.rates))
+    @leg("networks/{}/{}/{:g}", over=lambda self: product(read.GROUPS, self.widths, self.rates))
     def networks(self, run: Run, group: str, width: int, rate: float) -> dict[str, Any]:
         """All tasks of a group at one width and rate."""
-        found, tasks = self.group(run, group, width, rate), tasks_of(self, group)
+        found, tasks = self.group(run, group, width, rate), read.tasks_of(self, group)
         if group == "direct" and (width, rate) == (self.widths[-1], self.rates[0]):
             for task in tasks[: len(self.direct)]:  # those of the first kind of targets
                 rows = self.predictions(run, found, tasks, task)
-                run.record.array(array_name(task), rows.astype(np.float32))
+                run.record.array(read.array_name(task), rows.astype(np.float32))
         told_of = self.member_scores(run, found, tasks)
         return {"moments": list(found.moments), "members": len(found.epochs), "tasks": told_of}
 
@@ -121,15 +113,21 @@ class HiddenPolynomial(PolynomialRuns):
     def networks_by_authors(self, run: Run, group: str, width: int, rate: float) -> dict[str, Any]:
         return self.networks(run, group, width, rate)
 
-    @leg("kernels/{0.key}", over=lambda self: tasks_of(self, "hidden"))
+    @leg("kernels/{0.key}", over=lambda self: read.tasks_of(self, "hidden"))
     def machines(self, run: Run, task: Task) -> dict[str, Any]:
         """The kernel machines of one task: with the NTK of the network of the chosen width and rate, and the Gaussian."""
         results = Results(self, run.record)
         if missing := results.missing([task]):
-            raise UsageError(f"{kernels_key(task)} needs the networks of every width: {not_run(self.name, missing)}")
+            raise UsageError(
+                f"{read.kernels_key(task)} needs the networks of every width: {not_run(self.name, missing)}"
+            )
         width, rate = results.chosen(task)
-        group = group_of(task)
-        found, tasks, tangent = self.group(run, group, width, rate), tasks_of(self, group), self.tangent(run, width)
+        group = read.group_of(task)
+        found, tasks, tangent = (
+            self.group(run, group, width, rate),
+            read.tasks_of(self, group),
+            self.tangent(run, width),
+        )
         rows: dict[str, list[dict[str, float]]] = {}
         for s in range(self.kernel_seeds):
             problem = Problem.of(run.data.draw(task.kind, s), task, run.device)
@@ -146,7 +144,7 @@ class HiddenPolynomial(PolynomialRuns):
             if s == 0:
                 own = self.predictions(run, found, tasks, task)
                 shown = np.stack([*own, ntk["svr"].predictions["test"], rbf["svr"].predictions["test"]])
-                run.record.array(array_name(task), shown.astype(np.float32))
+                run.record.array(read.array_name(task), shown.astype(np.float32))
         return {"width": width, "rate": rate, **by_model(rows)}
 
     @leg("kernels/{0.key}", over=lambda self: self.of_kind("isotropic", AUTHORS), optional=True)
@@ -220,11 +218,11 @@ class HiddenPolynomial(PolynomialRuns):
         found = {}
         for name, (kind, model, degrees) in SHOWN.items():
             tasks = [Task(kind, degree, self.targets[0]) for degree in degrees]
-            if any(array_name(task) not in record.arrays for task in tasks):
+            if any(read.array_name(task) not in record.arrays for task in tasks):
                 continue
             found[name], axes = drawing.canvas(1, len(tasks))
             for axis, task in zip(axes, tasks):
-                rows = record.arrays[array_name(task)]
+                rows = record.arrays[read.array_name(task)]
                 v, y, predicted = rows[0], rows[1], rows[2 + list(MODELS).index(model)]
                 order = np.argsort(v)
                 axis.plot(v[order], y[order], color="#999999", linewidth=1, label="true")
@@ -267,9 +265,9 @@ class HiddenPolynomial(PolynomialRuns):
 
 def _degrees(axes: list[Any], results: Results, tasks: list[Task]) -> None:
     series = {"network": [(task, results.network(task)) for task in tasks]}
-    done = [task for task in tasks if kernels_key(task) in results.metrics]
+    done = [task for task in tasks if read.kernels_key(task) in results.metrics]
     for model in ("ntk svr", "ntk squared svr", "ntk ridge", "rbf svr", "rbf ridge") if done else ():
-        series[model] = [(task, results.metrics[kernels_key(task)]["models"][model]) for task in done]
+        series[model] = [(task, results.metrics[read.kernels_key(task)]["models"][model]) for task in done]
     for k, (name, rows) in enumerate(series.items()):
         for axis, what in zip(axes, ("r2 test", "mse test")):
             told_of = [interval(row[what]) for _, row in rows]

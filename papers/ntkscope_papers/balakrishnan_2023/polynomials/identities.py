@@ -21,7 +21,7 @@ def identities_of(roots: str, seed: int) -> dict[str, Any]:
     drawn = [_scalars(seed + s) for s in range(SEEDS)]
     lines = {
         str(degree): [
-            float(f"{_line(v, polynomial(v, choose_roots(roots, degree, (-BOUND, BOUND), seed + s))):.4g}")
+            float(f"{_line(v, polynomial(v, choose_roots(roots, degree, seed + s))):.4g}")
             for s, (v, _) in enumerate(drawn)
         ]
         for degree in LINES
@@ -49,7 +49,7 @@ def _scalars(seed: int) -> tuple[torch.Tensor, float]:
 
 def _count_roots(roots: str, degree: int, seed: int) -> int:
     """Distinct roots in [-2, 2]: zeros of the polynomial between which its sign changes. More than the degree there are not."""
-    chosen = choose_roots(roots, degree, (-BOUND, BOUND), seed)
+    chosen = choose_roots(roots, degree, seed)
     between = (chosen[1:] + chosen[:-1]) / 2
     signs = polynomial(between, chosen).sign()
     alternates = bool((signs[1:] * signs[:-1] == -1).all() and (signs != 0).all())
@@ -59,7 +59,7 @@ def _count_roots(roots: str, degree: int, seed: int) -> int:
 
 def _slope(roots: str, degree: int, seed: int) -> float:
     """p'(0) = Σ_k Π_{j≠k} (-root_j)."""
-    chosen = choose_roots(roots, degree, (-BOUND, BOUND), seed).numpy()
+    chosen = choose_roots(roots, degree, seed).numpy()
     return float(sum(np.prod(-np.delete(chosen, k)) for k in range(degree)))
 
 
