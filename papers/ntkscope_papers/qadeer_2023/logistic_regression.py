@@ -90,11 +90,6 @@ class Task(GridTask):
         return found
 
 
-def log_odds(model: nn.Module) -> nn.Module:
-    """The output of class 1 minus that of class 0."""
-    return models.contrast(model, 1, 0)
-
-
 @dataclass(frozen=True)
 class LogisticRegression(GridExperiment):
     """Qadeer et al., Figures 8-11, Theorems 5.1, 5.2: two classes in the plane by networks and by their NTK and CK.
@@ -133,11 +128,14 @@ class LogisticRegression(GridExperiment):
     }
     statements = claims_of(logistic_claims)
     tasks, task, key, shape = "boundaries", Task, "runs", {"in_features": 2, "classes": 2}
-    scalar = staticmethod(log_odds)
 
     @property
     def moments(self) -> tuple[int, ...]:
         return self.checkpoints
+
+    def scalar(self, model: nn.Module) -> nn.Module:
+        """The log-odds: the output of class 1 minus that of class 0."""
+        return models.contrast(model, 1, 0)
 
     def trained(self, run: Run, cell: Cell, *, unstopped: bool = False) -> Trained:
         """The networks of one cell until the stop; or the watched ones without it, at every checkpoint."""

@@ -168,10 +168,6 @@ def flat(rows: Mapping[str, Rows], name: str) -> list[Any]:
     return [value for one in rows.values() for value in one[name]]
 
 
-def geometric_mean(values: Any) -> Any:
-    return np.exp(np.mean(np.log(values)))
-
-
 def median(values: Any) -> float:
     return float(np.median(np.asarray(values, dtype=np.float64)))
 
@@ -257,8 +253,6 @@ class GridExperiment(Experiment):
     shape: ClassVar[Mapping[str, int]]
     trained: ClassVar[Callable[..., Trained]]
     moments: ClassVar[Any]
-    scalar: ClassVar[Callable[[nn.Module], nn.Module]] = staticmethod(lambda model: model)
-    mean: ClassVar[Callable[[Any], Any]] = staticmethod(np.mean)
 
     def cells(self, *networks: str) -> list[Cell]:
         """Every task with these architectures, or with all."""
@@ -289,6 +283,12 @@ class GridExperiment(Experiment):
     def training(self, run: Run, cell: Cell) -> dict[str, Any]:
         self.trained(run, cell)
         return dict(run.record.metrics[f"training/{cell}"])
+
+    def scalar(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def mean(self, values: Any) -> Any:
+        return np.mean(values)
 
     def machines(self, task: Any, cell: Cell) -> Machines:
         return Machines(self.network(cell, 0), task.inputs, task.nodes, self.scalar)

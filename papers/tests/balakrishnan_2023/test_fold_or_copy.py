@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
-from ntkscope.core import Record, UsageError
+from contracts.made_up import REMOVED, Changes, made_up
+from ntkscope.core import UsageError
 from ntkscope_papers.balakrishnan_2023.orthants.data import arm_data
 from ntkscope_papers.balakrishnan_2023.orthants.fold_or_copy import FoldOrCopy, effect_of
 from ntkscope_papers.balakrishnan_2023.orthants.networks import OrthantNetworks
@@ -106,91 +104,42 @@ def good() -> dict[str, Any]:
     return rows
 
 
-Change = Callable[[dict[str, Any]], None]
-
-
-def made_up(folder: Path, change: Change | None = None) -> Record:
-    rows = copy.deepcopy(good())
-    if change is not None:
-        change(rows)
-    record = Record.create(folder, kind="experiment", name="fold-or-copy", config={"depths": list(DEPTHS)})
-    record.put(**{key: {"seconds": 1.0, **row} for key, row in rows.items()})
-    return record
-
-
-def test_statements_hold_in_made_up_records_that_fit_them(tmp_path: Path) -> None:
-    claims = {claim.id: claim.verdict for claim in CONFIG.judge(made_up(tmp_path / "good"), "")}
+def test_statements_hold_in_made_up_records_that_fit_them() -> None:
+    claims = {claim.id: claim.verdict for claim in CONFIG.judge(made_up(good()), "")}
     assert claims.pop("own-networks-copy") == "not reproduced"
     assert set(claims.values()) == {"reproduced"}
-
-    def copies(rows: dict[str, Any]) -> None:
-        rows["swaps/3"]["near"] = arm(0.3, 0.9)
-
-    claims = {claim.id: claim.verdict for claim in CONFIG.judge(made_up(tmp_path / "copies", copies), "")}
+    copies = made_up(good(), {("swaps/3", "near"): arm(0.3, 0.9)})
+    claims = {claim.id: claim.verdict for claim in CONFIG.judge(copies, "")}
     assert claims["own-networks-copy"] == "reproduced"
     assert claims["own-depth-3-folds"] == "not reproduced"
 
 
-def _folder(rows: dict[str, Any]) -> None:
-    rows["planted"]["folder"]["effect"] = 0.06
-
-
-def _not_learned(rows: dict[str, Any]) -> None:
-    rows["swaps/2"]["far"] = arm(0.8, 0.7)
-
-
-def _chance(rows: dict[str, Any]) -> None:
-    rows["swaps/3"]["plain"] = arm(0.5)
-
-
-def _same(rows: dict[str, Any]) -> None:
-    rows["swaps/4"] = rows["swaps/3"]
-
-
-def _flat(rows: dict[str, Any]) -> None:
-    rows["swaps/1"]["folding"] = [{"empty": [1.0] * 8}] * 10
-
-
-def _unknown(rows: dict[str, Any]) -> None:
-    rows["swaps/1"]["folding"] = [{"empty": [None] * 8}] * 10
-
-
-def _spread(rows: dict[str, Any]) -> None:
-    for seed in range(5):
-        rows[f"attribution/5/{seed}"]["probability"]["mass"] = [0.1] * 7
-
-
 @pytest.mark.parametrize(
-    ("claim", "change"),
+    ("claim", "changes"),
     [
-        ("swap-effect-planted", _folder),
-        ("swaps-are-learned", _not_learned),
-        ("depth-3-folds", _chance),
-        ("copying-grows-with-depth", _same),
-        ("mirror-images-fade", _flat),
-        ("mirror-images-fade", _unknown),
-        ("attribution-is-near", _spread),
+        ("swap-effect-planted", {("planted", "folder", "effect"): 0.06}),
+        ("swaps-are-learned", {("swaps/2", "far"): arm(0.8, 0.7)}),
+        ("depth-3-folds", {("swaps/3", "plain"): arm(0.5)}),
+        ("copying-grows-with-depth", {("swaps/4",): good()["swaps/3"]}),
+        ("mirror-images-fade", {("swaps/1", "folding", "*", "empty"): [1.0] * 8}),
+        ("mirror-images-fade", {("swaps/1", "folding", "*", "empty"): [None] * 8}),
+        ("attribution-is-near", {(f"attribution/5/{s}", "probability", "mass"): [0.1] * 7 for s in range(5)}),
     ],
 )
-def test_a_verdict_follows_what_was_measured(claim: str, change: Change, tmp_path: Path) -> None:
-    assert READINGS[f"own-{claim}"](CONFIG, made_up(tmp_path / "bad", change)).holds is False
+def test_a_verdict_follows_what_was_measured(claim: str, changes: Changes) -> None:
+    assert READINGS[f"own-{claim}"](CONFIG, made_up(good(), changes)).holds is False
 
 
-def test_missing_depths_name_the_command(tmp_path: Path) -> None:
-    record = made_up(tmp_path / "run", lambda rows: rows.pop("swaps/4"))
-    claims = {claim.id: claim for claim in CONFIG.judge(record, "")}
+def test_missing_depths_name_the_command() -> None:
+    claims = {claim.id: claim for claim in CONFIG.judge(made_up(good(), {("swaps/4",): REMOVED}), "")}
     assert claims["own-networks-copy"].verdict == "not testable here"
     assert '"swaps/4"' in claims["own-copying-grows-with-depth"].note
     assert claims["own-depth-3-folds"].verdict == "reproduced"
 
 
-def test_figures_of_a_whole_record(tmp_path: Path) -> None:
-    def whole(rows: dict[str, Any]) -> None:
-        for kind in ("copier", "folder"):
-            rows["planted"][kind] |= {"near": [0.1], "far": [0.9]}
-        for depth in DEPTHS:
-            rows[f"swaps/{depth}"]["folding"] = [{"empty": [1.0, *[0.5] * 7], "all": [1.0, *[None] * 7]}]
-
-    record = made_up(tmp_path / "run", whole)
+def test_figures_of_a_whole_record() -> None:
+    planted = {("planted", "*", arm): [value] for arm, value in (("near", 0.1), ("far", 0.9))}
+    folding = {(f"swaps/{d}", "folding"): [{"empty": [1.0, *[0.5] * 7], "all": [1.0, *[None] * 7]}] for d in DEPTHS}
+    record = made_up(good(), {**planted, **folding})
     assert set(CONFIG.draw(record)) == {"planted", "swaps", "mirror-images", "attribution"}
     assert effect_of(record.metrics["swaps/4"]).mean == pytest.approx(0.6)

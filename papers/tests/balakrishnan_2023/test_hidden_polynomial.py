@@ -43,12 +43,11 @@ class TestHiddenPolynomial(ExperimentContract):
 @pytest.mark.parametrize("target", ["raw", "unit"])
 def test_tasks_are_those_of_the_data_set(kind: str, target: str) -> None:
     inputs = Inputs(networks.PolynomialRuns(**SIZES), 7)
-    options: dict[str, Any] = {"correlated": kind == "correlated", "direct": kind == "direct", **SIZES}
-    split = hidden_polynomial(seed=8, degree=6, target=target, **options)
+    split = hidden_polynomial(seed=8, degree=6, target=target, correlated=kind == "correlated", **SIZES)
     made = inputs.parts(Task(kind, 6, target), 1)
     for name, part in zip(PARTS, (split.train, split.validation, split.test)):
         assert part is not None
-        assert torch.equal(made[name].x, part.x)
+        assert torch.equal(made[name].x, part.extras["v"][:, None] if kind == "direct" else part.x)
         torch.testing.assert_close(made[name].y, part.y, rtol=1e-6, atol=1e-7)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
+from contracts.made_up import REMOVED, Changes, made_up
 from ntkscope.core import Record, UsageError
 from ntkscope_papers.balakrishnan_2023.orthants import networks as store
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import implied_counts, recovered_counts
@@ -198,90 +197,43 @@ def curves() -> dict[str, np.ndarray]:
     return found
 
 
-Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
-
-
-def made_up(folder: Path, change: Change | None = None) -> Record:
-    rows, arrays = copy.deepcopy(good()), curves()
-    if change is not None:
-        change(rows, arrays)
-    record = Record.create(
-        folder, kind="experiment", name="orthant-symmetry", config={"depths": list(DEPTHS), "empties": [8]}
-    )
-    record.put(**{key: {"seconds": 1.0, **row} for key, row in rows.items()})
-    for name, values in arrays.items():
-        record.array(name, values.astype(np.float32))
-    return record
-
-
 CONFIG = OrthantSymmetry()
 
 
-def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
-    claims = list(CONFIG.judge(made_up(tmp_path / "good"), ""))
+def test_all_statements_hold_in_a_made_up_record_that_fits_them() -> None:
+    claims = list(CONFIG.judge(made_up(good(), arrays=curves()), ""))
     assert len(claims) == 32
     assert {claim.id: claim.note for claim in claims if claim.verdict != "reproduced"} == {}
 
 
-def test_figures_are_drawn_of_a_whole_record(tmp_path: Path) -> None:
-    record = made_up(tmp_path / "good")
+def test_figures_are_drawn_of_a_whole_record() -> None:
     one = [{"dense": {"0": 1.0}, "sparse": {"1": 0.9}, "empty": {"1": 0.6, "2": 0.5}}]
-    record.put(**{"coverage/1/8": {"seconds": 1.0, "scattered": one, "gathered": one}})
+    record = made_up(good(), {("coverage/1/8",): {"scattered": one, "gathered": one}}, curves())
     assert set(CONFIG.draw(record)) >= {"figure1", "table1", "table2", "profiles", "figure2-depth3", "coverage"}
 
 
-def networks_set(depth: int, name: str, value: Any) -> Change:
-    def change(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for row in rows[f"networks/{depth}"]["networks"]:
-            row[name] = value
-
-    return change
+def networks_set(depth: int, name: str, value: Any) -> dict[tuple[str, ...], Any]:
+    return {(f"networks/{depth}", "networks", "*", name): value}
 
 
-def machine_set(what: str, column: str, value: float) -> Change:
-    def change(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for key, row in rows.items():
-            if key.startswith(f"svm/{what}/"):
-                (row["probability"] if "ntk" in what else row)[column] = value
-
-    return change
-
-
-def data_set(name: str, value: Any) -> Change:
-    return lambda rows, arrays: rows["data"].__setitem__(name, value)
-
-
-def definition_set(name: str, value: float) -> Change:
-    return lambda rows, arrays: rows["definition"].__setitem__(name, value)
-
-
-def array_set(prefix: str, value: np.ndarray) -> Change:
-    def change(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for name in arrays:
-            if name.startswith(prefix):
-                arrays[name] = np.broadcast_to(value, arrays[name].shape)
-
-    return change
+def machine_set(what: str, column: str, value: float) -> Changes:
+    reading = ("probability",) if "ntk" in what else ()
+    return {(f"svm/{what}/{seed}", *reading, column): value for seed in range(5)}
 
 
 def hidden_matches(class_0: float, class_1: float) -> dict[str, list[float]]:
     return {"hidden": [class_0, class_1], "logit": [0.5, 0.5]}
 
 
-def both_worse(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    networks_set(1, "remaining", 0.5)(rows, arrays)
-    networks_set(2, "remaining", 0.5)(rows, arrays)
-
-
 @pytest.mark.parametrize(
-    ("claim", "change"),
+    ("claim", "changes"),
     [
-        ("orthant-data", data_set("train", 25399)),
-        ("orthant-data", data_set("largest distance from a shell", 1e-4)),
-        ("orthant-data", data_set("training items in the empty orthant", 1)),
-        ("raw-distance-class1", data_set("matches by distance of inputs", [[0.05, 1.0]])),
-        ("ntk-definition", definition_set("error", 1e-4)),
-        ("ntk-definition", definition_set("smallest eigenvalue", -1e-5)),
+        ("orthant-data", {("data", "train"): 25399}),
+        ("orthant-data", {("data", "largest distance from a shell"): 1e-4}),
+        ("orthant-data", {("data", "training items in the empty orthant"): 1}),
+        ("raw-distance-class1", {("data", "matches by distance of inputs"): [[0.05, 1.0]]}),
+        ("ntk-definition", {("definition", "error"): 1e-4}),
+        ("ntk-definition", {("definition", "smallest eigenvalue"): -1e-5}),
         ("t1-linear-svm", machine_set("linear", "remaining", 0.55)),
         ("t1-linear-chance", machine_set("linear", "empty", 0.55)),
         ("t1-rbf-svm", machine_set("rbf", "remaining", 0.98)),
@@ -297,7 +249,7 @@ def both_worse(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         ("t1-3ntk", machine_set("ntk/3", "remaining", 0.55)),
         ("t1-4ntk", machine_set("ntk/4", "remaining", 0.6)),
         ("t1-5ntk", machine_set("ntk/5", "empty", 0.8)),
-        ("t1-nn-at-least-ntk", both_worse),
+        ("t1-nn-at-least-ntk", networks_set(1, "remaining", 0.5) | networks_set(2, "remaining", 0.5)),
         ("t1-3nn-best-empty", networks_set(1, "empty", 0.9)),
         ("deep-nets-chance", networks_set(5, "empty", 0.7)),
         ("remaining-by-depth", networks_set(5, "remaining", 0.94)),
@@ -307,51 +259,53 @@ def both_worse(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         ("t2-d4", networks_set(4, "matches", hidden_matches(0.1, 0.7))),
         ("t2-d5", networks_set(5, "initial matches", hidden_matches(0.3, 1.0))),
         ("t2-folding-d3", networks_set(4, "matches", hidden_matches(0.65, 1.0))),
-        ("fig2-setting", array_set("profile", np.full(21, 1.5))),
-        ("fig2-nn-monotone", array_set("profile", np.full(21, 0.5))),
-        ("fig2-nn-monotone", array_set("profile", np.linspace(0.5, 0.6, 21))),
-        ("fig2-ntk-dip", array_set("share-probability", np.linspace(0, 1, 21))),
     ],
 )
-def test_a_verdict_follows_what_was_measured(claim: str, change: Change, tmp_path: Path) -> None:
-    assert READINGS[f"relu-{claim}"](CONFIG, made_up(tmp_path / "bad", change)).holds is False
+def test_a_verdict_follows_what_was_measured(claim: str, changes: Changes) -> None:
+    assert READINGS[f"relu-{claim}"](CONFIG, made_up(good(), changes, curves())).holds is False
 
 
-def test_one_depth_where_the_machine_is_better_is_no_refutation(tmp_path: Path) -> None:
-    record = made_up(tmp_path / "run", networks_set(1, "remaining", 0.5))
+@pytest.mark.parametrize(
+    ("claim", "prefix", "curve"),
+    [
+        ("fig2-setting", "profile", np.full(21, 1.5)),
+        ("fig2-nn-monotone", "profile", np.full(21, 0.5)),
+        ("fig2-nn-monotone", "profile", np.linspace(0.5, 0.6, 21)),
+        ("fig2-ntk-dip", "share-probability", np.linspace(0, 1, 21)),
+    ],
+)
+def test_a_verdict_follows_the_curves(claim: str, prefix: str, curve: np.ndarray) -> None:
+    arrays = {k: np.broadcast_to(curve, v.shape) if k.startswith(prefix) else v for k, v in curves().items()}
+    assert READINGS[f"relu-{claim}"](CONFIG, made_up(good(), arrays=arrays)).holds is False
+
+
+def test_one_depth_where_the_machine_is_better_is_no_refutation() -> None:
+    record = made_up(good(), networks_set(1, "remaining", 0.5))
     assert READINGS["relu-t1-nn-at-least-ntk"](CONFIG, record).holds
 
 
-def test_the_logit_stands_beside_the_probability(tmp_path: Path) -> None:
-    def better_logit(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for seed in range(5):
-            rows[f"svm/ntk/3/{seed}"]["logit"]["remaining"] = 0.99
-
-    reading = READINGS["relu-t1-3ntk"](CONFIG, made_up(tmp_path / "run", better_logit))
+def test_the_logit_stands_beside_the_probability() -> None:
+    better_logit = {(f"svm/ntk/3/{seed}", "logit", "remaining"): 0.99 for seed in range(5)}
+    reading = READINGS["relu-t1-3ntk"](CONFIG, made_up(good(), better_logit))
     assert reading.holds
     assert "on the logit's it fails" in reading.note
 
 
-def test_a_machine_is_compared_with_the_network_it_was_made_of(tmp_path: Path) -> None:
+def test_a_machine_is_compared_with_the_network_it_was_made_of() -> None:
     """Networks that were trained again from the same seed may be others than those of the table."""
-
-    def trained_again(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for seed in range(5):
-            rows[f"svm/ntk/3/{seed}"]["network"] = {"empty": 0.1, "remaining": 0.2}
-
-    reading = READINGS["relu-t1-3ntk"](CONFIG, made_up(tmp_path / "run", trained_again))
+    trained_again = {(f"svm/ntk/3/{seed}", "network"): {"empty": 0.1, "remaining": 0.2} for seed in range(5)}
+    record = made_up(good(), trained_again)
+    reading = READINGS["relu-t1-3ntk"](CONFIG, record)
     assert reading.measured["networks of the same seeds"] == {"empty": 0.1, "remaining": 0.2}
     assert reading.holds is False
-    gaps = READINGS["relu-t1-nn-at-least-ntk"](CONFIG, made_up(tmp_path / "again", trained_again)).measured
+    gaps = READINGS["relu-t1-nn-at-least-ntk"](CONFIG, record).measured
     assert gaps["probability, depth 3"]["empty"][0] == pytest.approx(0.1 - TANGENT[3][0])
 
 
-def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command(tmp_path: Path) -> None:
-    def fewer(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        rows["networks/1"]["networks"] = rows["networks/1"]["networks"][:2]
-        del rows["networks/5"], rows["definition"]
-
-    claims = {claim.id: claim for claim in CONFIG.judge(made_up(tmp_path / "run", fewer), "")}
+def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command() -> None:
+    fewer = {("networks/1", "networks"): good()["networks/1"]["networks"][:2]}
+    record = made_up(good(), {**fewer, ("networks/5",): REMOVED, ("definition",): REMOVED}, curves())
+    claims = {claim.id: claim for claim in CONFIG.judge(record, "")}
     assert claims["relu-t1-1nn"].verdict == "stand-in"
     assert claims["relu-t1-5nn"].verdict == "not testable here"
     assert '"networks/5"' in claims["relu-deep-nets-chance"].note

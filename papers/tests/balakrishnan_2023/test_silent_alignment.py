@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
+from contracts.made_up import REMOVED, Changes, made_up
 from ntkscope.core import NumericalError, Record
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.surrogates import KernelRidgeLOO
@@ -247,32 +247,10 @@ def good() -> dict[str, Any]:
     return rows
 
 
-def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None) -> Record:
-    rows = good()
-    if change is not None:
-        change(rows)
-    record = Record.create(folder, kind="experiment", name="silent-alignment", config={})
-    record.put(**rows)
-    return record
-
-
-def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
-    claims = list(SilentAlignment().judge(made_up(tmp_path / "good"), ""))
+def test_all_statements_hold_in_a_made_up_record_that_fits_them() -> None:
+    claims = list(SilentAlignment().judge(made_up(good()), ""))
     assert {claim.id: claim.verdict for claim in claims if claim.verdict != "reproduced"} == {}
     assert len(claims) == 7
-
-
-def changed(folder: Path, changes: dict[tuple[str, ...], Any]) -> Record:
-    """A record in which values differ, each named by the keys that lead to it."""
-
-    def change(rows: dict[str, Any]) -> None:
-        for (*keys, last), value in changes.items():
-            place = rows
-            for key in keys:
-                place = place[key]
-            place[last] = value
-
-    return made_up(folder, change)
 
 
 D7, D8, D11, D12 = "d7", "d8", "d11-correlated", "d12-correlated"
@@ -298,19 +276,19 @@ LATE = {(D7, "jumps", name): jumped(8.0) for name in ("cosine", "correlation", "
         ("silent-alignment-reported", {("mnist/small", "machine", "correlation", "0"): constant(0.99)}),
     ],
 )
-def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[tuple[str, ...], Any], tmp_path: Path) -> None:
-    assert READINGS[f"relu-{claim}"](SilentAlignment(), changed(tmp_path / "bad", changes)).holds is False
+def test_a_verdict_follows_what_was_measured(claim: str, changes: Changes) -> None:
+    assert READINGS[f"relu-{claim}"](SilentAlignment(), made_up(good(), changes)).holds is False
 
 
-def test_undefined_correlations_leave_too_few_seeds_for_a_verdict(tmp_path: Path) -> None:
-    record = changed(tmp_path / "run", {(D12, "machine", "correlation", "end"): [None] * 4 + [0.5] * 6})
+def test_undefined_correlations_leave_too_few_seeds_for_a_verdict() -> None:
+    record = made_up(good(), {(D12, "machine", "correlation", "end"): [None] * 4 + [0.5] * 6})
     claims = {c.id: c for c in SilentAlignment().judge(record, "")}
     assert claims["relu-d12corr-epoch1"].verdict == "stand-in"
     assert "6 network(s) where the check asks for 10" in claims["relu-d12corr-epoch1"].note
 
 
-def test_a_missing_leg_names_the_command_that_makes_it(tmp_path: Path) -> None:
-    record = made_up(tmp_path / "run", lambda rows: rows.pop("cifar10/small"))
+def test_a_missing_leg_names_the_command_that_makes_it() -> None:
+    record = made_up(good(), {("cifar10/small",): REMOVED})
     claims = {claim.id: claim for claim in SilentAlignment().judge(record, "")}
     assert claims["relu-silent-alignment-reported"].verdict == "not testable here"
     assert '"cifar10/small"' in claims["relu-silent-alignment-reported"].note
@@ -318,5 +296,6 @@ def test_a_missing_leg_names_the_command_that_makes_it(tmp_path: Path) -> None:
 
 
 def test_tasks_whose_arrays_were_not_kept_are_not_drawn(tmp_path: Path) -> None:
-    record = made_up(tmp_path / "run")
+    record = Record.create(tmp_path / "run", kind="experiment", name="silent-alignment", config={})
+    record.put(**good())
     assert set(SilentAlignment(drawn=("d7",)).draw(record)) == {"silence"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, readings
+from contracts.made_up import REMOVED, Changes, made_up
 from ntkscope.core import Record
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import Recipe
@@ -84,84 +83,50 @@ def good() -> dict[str, Any]:
     return rows
 
 
-def made_up(change: Callable[[dict[str, Any]], object] | None = None) -> Record:
-    """What readings see of a record."""
-    rows = good()
-    if change is not None:
-        change(rows)
-    return cast(Record, SimpleNamespace(metrics=rows))
-
-
 def test_all_statements_hold_in_a_made_up_record_that_fits_them() -> None:
-    record = made_up()
+    record = made_up(good())
     readings = {name: READINGS[name](CONFIG, record) for name in READINGS}
     assert [name for name, reading in readings.items() if reading.holds is not True] == []
     assert readings["relu-appA-d3-modes"].note == "the verdict is the same in 7 of 7 other readings"
 
 
-def _plain(rows: dict[str, Any], mode: str, degree: int) -> Any:
-    return rows[networks_key(mode, "layer", "kept")]["tasks"][Task("isotropic", degree, "raw").key]
+def plain(mode: str, degree: int, what: str) -> tuple[str, ...]:
+    """Where the plain reading's scores of a mode are."""
+    return networks_key(mode, "layer", "kept"), "tasks", Task("isotropic", degree, "raw").key, what
 
 
-def _thawed(rows: dict[str, Any]) -> None:
-    rows[networks_key("reinit", "layer", "reset")]["changes"]["first-layer weights after epoch 1"] = 1e-9
-
-
-def _reg_frozen(rows: dict[str, Any]) -> None:
-    rows["networks/reg"]["changes"]["first-layer weights after epoch 1"] = 0.0
-
-
-def _readout_moved(rows: dict[str, Any]) -> None:
-    rows[networks_key("first-last", "weights", "kept")]["changes"]["readout weights in epoch 1"] = 1e-9
-
-
-def _odd_fails(rows: dict[str, Any]) -> None:
-    _plain(rows, "first-last", 3)["r2 test"] = [0.7] * 3
-
-
-def _even_works(rows: dict[str, Any]) -> None:
-    _plain(rows, "stop-first", 6).update({"r2 test": [0.9] * 3, "mse test": [0.1] * 3})
-
-
-def _reg_beaten(rows: dict[str, Any]) -> None:
-    _plain(rows, "stop-first", 3)["r2 test"] = [0.99, 0.98, 1.0]
-
-
-def _rbf_worse(rows: dict[str, Any]) -> None:
-    rows["kernels/rbf/6"]["models"]["rbf svr"]["mse test"] = [0.92] * 3
+FIRST, READOUT = "first-layer weights after epoch 1", "readout weights in epoch 1"
+ODD_FAILS = {plain("first-last", 3, "r2 test"): [0.7] * 3}
+EVEN_WORKS = {plain("stop-first", 6, "r2 test"): [0.9] * 3, plain("stop-first", 6, "mse test"): [0.1] * 3}
 
 
 @pytest.mark.parametrize(
-    ("claim", "change"),
+    ("claim", "changes"),
     [
-        ("poly-modes", _thawed),
-        ("poly-modes", _reg_frozen),
-        ("poly-modes", _readout_moved),
-        ("poly-modes-odd-even", _odd_fails),
-        ("poly-modes-odd-even", _even_works),
-        ("appA-d3-modes", _odd_fails),
-        ("appA-d3-modes", _reg_beaten),
-        ("appA-d6-modes", _even_works),
-        ("appA-d6-modes", _rbf_worse),
+        ("poly-modes", {(networks_key("reinit", "layer", "reset"), "changes", FIRST): 1e-9}),
+        ("poly-modes", {("networks/reg", "changes", FIRST): 0.0}),
+        ("poly-modes", {(networks_key("first-last", "weights", "kept"), "changes", READOUT): 1e-9}),
+        ("poly-modes-odd-even", ODD_FAILS),
+        ("poly-modes-odd-even", EVEN_WORKS),
+        ("appA-d3-modes", ODD_FAILS),
+        ("appA-d3-modes", {plain("stop-first", 3, "r2 test"): [0.99, 0.98, 1.0]}),
+        ("appA-d6-modes", EVEN_WORKS),
+        ("appA-d6-modes", {("kernels/rbf/6", "models", "rbf svr", "mse test"): [0.92] * 3}),
     ],
 )
-def test_a_verdict_follows_what_was_measured(claim: str, change: Callable[[dict[str, Any]], None]) -> None:
-    assert READINGS[f"relu-{claim}"](CONFIG, made_up(change)).holds is False
+def test_a_verdict_follows_what_was_measured(claim: str, changes: Changes) -> None:
+    assert READINGS[f"relu-{claim}"](CONFIG, made_up(good(), changes)).holds is False
 
 
 def test_other_readings_that_disagree_are_named() -> None:
-    def change(rows: dict[str, Any]) -> None:
-        key = Task("isotropic", 3, "unit").key
-        rows[networks_key("reinit", "weights", "reset")]["tasks"][key]["r2 test"] = [0.1] * 3
-
-    reading = READINGS["relu-appA-d3-modes"](CONFIG, made_up(change))
+    at = networks_key("reinit", "weights", "reset"), "tasks", Task("isotropic", 3, "unit").key, "r2 test"
+    reading = READINGS["relu-appA-d3-modes"](CONFIG, made_up(good(), {at: [0.1] * 3}))
     assert reading.holds is True
     assert reading.note.endswith("6 of 7 other readings, not in: weights frozen, state reset, unit")
 
 
 def test_missing_legs_are_named() -> None:
     gone = "kernels/reinit/6"
-    record = made_up(lambda rows: rows.pop(gone))
-    claims = {claim.id: claim for claim in CONFIG.judge(record, "")}
+    claims = {claim.id: claim for claim in CONFIG.judge(made_up(good(), {(gone,): REMOVED}), "")}
     assert claims["relu-appA-d6-modes"].verdict == "not testable here"
     assert f'"{gone}"' in claims["relu-appA-d6-modes"].note
