@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.special import iv
 
 from contracts.dataset import DatasetContract, given
 from ntkscope.core import Split, UsageError
@@ -49,20 +48,6 @@ def test_weights_integrate_linear_functions_exactly() -> None:
     x, weights = torch.linspace(-3, 5, 8, dtype=torch.float64), trapezoid_weights((-3, 5), 7)
     assert abs(float(weights.sum()) - 8) < 1e-13
     assert abs(float((weights * (2 * x + 1)).sum()) - (25 - 9 + 8)) < 1e-12
-
-
-def test_trapezoid_order() -> None:
-    """Ledger conjugate-trapezoid-order: second order for exp(3x), spectral for the periodic exp(sin 2πx)."""
-    errors = []
-    for intervals in (50, 100, 200):
-        part = target_function("f2", intervals=intervals, dtype="float64").train
-        exact = (np.exp(6) - np.exp(-6)) / 6
-        errors.append(abs(float((part.extras["weights"] * part.y.square()).sum()) - exact))
-    slopes = np.diff(np.log(errors)) / np.log(0.5)
-    assert np.all((slopes > 1.9) & (slopes < 2.1))
-    part = target_function("f1", dtype="float64").train
-    # ∫ exp(2 sin 2πx) over [-1, 1] is 2 I_0(2)
-    assert abs(float((part.extras["weights"] * part.y.square()).sum()) - 2 * iv(0, 2)) < 1e-12
 
 
 class TestF1(DatasetContract):
