@@ -53,17 +53,8 @@ class ConvolutionalNTK(Experiment):
     seeds: int = 5
 
     smoke = {
-        "dataset": "digits",
-        "shrink": 2,
-        "layers": 2,
-        "checked": 3,
-        "widths": (8, 16, 32),
-        "draws": 3,
-        "items": 40,
-        "test_items": 40,
-        "channels": (4, 8),
-        "judged": 8,
-        "seeds": 2,
+        **{"dataset": "digits", "shrink": 2, "layers": 2, "items": 40, "test_items": 40},
+        **{"checked": 3, "widths": (8, 16, 32), "draws": 3, "channels": (4, 8), "judged": 8, "seeds": 2},
     }
 
     def prepare(self, run: Run) -> Split:

@@ -52,17 +52,9 @@ class FiniteVsInfinite(Experiment):
     seeds: int = 8
 
     smoke = {
-        "hidden": (1, 2),
-        "widths": (32, 64, 128, 256),
-        "draws": 20,
-        "samples": 50_000,
-        "variance_draws": 40,
-        "variance_width": 256,
-        "train_widths": (32, 64, 128, 256),
-        "kappas": (1.0, 0.3),
-        "train_items": 8,
-        "test_items": 10,
-        "seeds": 2,
+        **{"hidden": (1, 2), "widths": (32, 64, 128, 256), "draws": 20, "samples": 50_000},
+        **{"variance_draws": 40, "variance_width": 256},
+        **{"train_widths": (32, 64, 128, 256), "kappas": (1.0, 0.3), "train_items": 8, "test_items": 10, "seeds": 2},
     }
 
     def prepare(self, run: Run) -> Task:

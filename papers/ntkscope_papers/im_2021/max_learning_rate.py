@@ -52,14 +52,8 @@ class MaxLearningRates(Experiment):
     seeds: int = 5
 
     smoke = {
-        "datasets": ("digits",),
-        "items": 40,
-        "hidden": (1,),
-        "width": 128,
-        "steps": 20,
-        "linear_steps": 1000,
-        "trials": 6,
-        "seeds": 2,
+        **{"datasets": ("digits",), "items": 40, "hidden": (1,), "width": 128, "seeds": 2},
+        **{"steps": 20, "linear_steps": 1000, "trials": 6},
     }
 
     def prepare(self, run: Run) -> dict[str, tuple[Tensor, Tensor]]:

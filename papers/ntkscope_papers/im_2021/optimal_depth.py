@@ -57,14 +57,8 @@ class OptimalDepth(Experiment):
     seeds: int = 5
 
     smoke = {
-        "dimension": 24,
-        "deepest": 20,
-        "datasets": ("digits",),
-        "hidden": (1, 2, 4, 16),
-        "biases": (0.0,),
-        "items": 80,
-        "test_items": 100,
-        "seeds": 2,
+        **{"dimension": 24, "deepest": 20, "hidden": (1, 2, 4, 16), "biases": (0.0,)},
+        **{"datasets": ("digits",), "items": 80, "test_items": 100, "seeds": 2},
     }
 
     def __post_init__(self) -> None:

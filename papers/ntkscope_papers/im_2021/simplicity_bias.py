@@ -59,14 +59,8 @@ class SimplicityBias(Experiment):
     deep: int = 32
 
     smoke = {
-        "corners": 4,
-        "dimensions": (4, 16),
-        "draws": 1000,
-        "keep": (1, 5),
-        "width": 64,
-        "outputs": 8,
-        "networks": 10,
-        "deep": 8,
+        **{"corners": 4, "dimensions": (4, 16), "draws": 1000, "keep": (1, 5)},
+        **{"width": 64, "outputs": 8, "networks": 10, "deep": 8},
     }
 
     @property

@@ -94,14 +94,8 @@ class FunctionRegression(GridExperiment):
     instances: int = 2000
 
     smoke = {
-        "targets": ("f1", "f2"),
-        "networks": 2,
-        "watched": 1,
-        "intervals": 40,
-        "steps": 150,
-        "every": 50,
-        "cutoffs": (1e-15, 1e-12, 1e-9),
-        "instances": 50,
+        **{"targets": ("f1", "f2"), "networks": 2, "watched": 1, "intervals": 40, "steps": 150, "every": 50},
+        **{"cutoffs": (1e-15, 1e-12, 1e-9), "instances": 50},
     }
     statements = claims_of(regression_claims)
     tasks, task, key, shape = "targets", Task, "errors", {"in_features": 1}

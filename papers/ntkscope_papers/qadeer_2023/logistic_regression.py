@@ -117,14 +117,8 @@ class LogisticRegression(GridExperiment):
     instances: int = 300
 
     smoke = {
-        "networks": 2,
-        "watched": 1,
-        "lr": 1e-3,
-        "epochs": 60,
-        "checkpoints": (0, 20, 60),
-        "ridge": 1e-3,
-        "ridges": (1e-3, 1.0),
-        "instances": 30,
+        **{"networks": 2, "watched": 1, "lr": 1e-3, "epochs": 60, "checkpoints": (0, 20, 60)},
+        **{"ridge": 1e-3, "ridges": (1e-3, 1.0), "instances": 30},
     }
     statements = claims_of(logistic_claims)
     tasks, task, key, shape = "boundaries", Task, "runs", {"in_features": 2, "classes": 2}

@@ -53,20 +53,10 @@ class BinaryMnist(Experiment):
     memory: str = "110GiB"
 
     smoke = {
-        "dataset": "digits",
-        "enlarge": 3,
-        "train_items": 120,
-        "test_items": 60,
-        "solver_widths": (1, 2),
-        "initialisations": 1,
-        "ridges": (0.0, 1e-9, 1e-5, 1e-2),
-        "wide_ridges": (0.0, 1e-9),
-        "jacobian_ridges": (1e-5,),
-        "fractions": (0.5,),
-        "sgd_widths": (1,),
-        "optional": (2,),
-        "epochs": 2,
-        "memory": "1GiB",
+        **{"dataset": "digits", "enlarge": 3, "train_items": 120, "test_items": 60},
+        **{"solver_widths": (1, 2), "initialisations": 1, "fractions": (0.5,), "ridges": (0.0, 1e-9, 1e-5, 1e-2)},
+        **{"wide_ridges": (0.0, 1e-9), "jacobian_ridges": (1e-5,)},
+        **{"sgd_widths": (1,), "optional": (2,), "epochs": 2, "memory": "1GiB"},
     }
 
     def prepare(self, run: Run) -> Tasks:

@@ -52,18 +52,9 @@ class EffectiveRanks(Experiment):
     memory: str = "100GiB"
 
     smoke = {
-        "dataset": "digits",
-        "colour": "digits",
-        "enlarge": 3,
-        "items": 10,
-        "large": 12,
-        "widths": (1.0, 2.0),
-        "optional": (),
-        "large_widths": (1.0,),
-        "alexnet_widths": (0.05,),
-        "alexnet_optional": (),
-        "side": 64,
-        "memory": "1GiB",
+        **{"dataset": "digits", "colour": "digits", "enlarge": 3, "items": 10, "large": 12, "memory": "1GiB"},
+        **{"widths": (1.0, 2.0), "optional": (), "large_widths": (1.0,)},
+        **{"alexnet_widths": (0.05,), "alexnet_optional": (), "side": 64},
     }
 
     def prepare(self, run: Run) -> Tasks:

@@ -50,16 +50,8 @@ class LinearizedAlexnet(Experiment):
     batch: int = 32
 
     smoke = {
-        "dataset": "digits",
-        "images": 24,
-        "test_items": 20,
-        "side": 64,
-        "enlarge": 4,
-        "widths": (0.05,),
-        "optional": (),
-        "epochs": 1,
-        "drop": 0,
-        "batch": 8,
+        **{"dataset": "digits", "images": 24, "test_items": 20, "side": 64, "enlarge": 4},
+        **{"widths": (0.05,), "optional": (), "epochs": 1, "drop": 0, "batch": 8},
     }
 
     def prepare(self, run: Run) -> Task:

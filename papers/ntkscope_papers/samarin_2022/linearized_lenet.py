@@ -70,25 +70,10 @@ class LinearizedLenet(Experiment):
     pixel_steps: int = 100
 
     smoke = {
-        "dataset": "digits",
-        "colour": "digits",
-        "enlarge": 3,
-        "train_items": 96,
-        "test_items": 60,
-        "widths": (1,),
-        "colour_widths": (1,),
-        "optional": (2,),
-        "colour_optional": (),
-        "seeds": 2,
-        "epochs": 2,
-        "drop": 1,
-        "grid_epochs": 1,
-        "grid_lr": (0.1, 0.01),
-        "grid_decay": (5e-5,),
-        "validation": 32,
-        "lsmr_widths": (1,),
-        "lsmr_steps": 5,
-        "pixel_steps": 5,
+        **{"dataset": "digits", "colour": "digits", "enlarge": 3, "train_items": 96, "test_items": 60},
+        **{"widths": (1,), "colour_widths": (1,), "optional": (2,), "colour_optional": (), "seeds": 2},
+        **{"epochs": 2, "drop": 1, "grid_epochs": 1, "grid_lr": (0.1, 0.01), "grid_decay": (5e-5,), "validation": 32},
+        **{"lsmr_widths": (1,), "lsmr_steps": 5, "pixel_steps": 5},
     }
 
     def prepare(self, run: Run) -> Tasks:

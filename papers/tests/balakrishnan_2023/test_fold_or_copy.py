@@ -138,8 +138,10 @@ def test_missing_depths_name_the_command() -> None:
 
 
 def test_figures_of_a_whole_record() -> None:
-    planted = {("planted", "*", arm): [value] for arm, value in (("near", 0.1), ("far", 0.9))}
-    folding = {(f"swaps/{d}", "folding"): [{"empty": [1.0, *[0.5] * 7], "all": [1.0, *[None] * 7]}] for d in DEPTHS}
+    planted: Changes = {("planted", "*", arm): [value] for arm, value in (("near", 0.1), ("far", 0.9))}
+    folding: Changes = {
+        (f"swaps/{d}", "folding"): [{"empty": [1.0, *[0.5] * 7], "all": [1.0, *[None] * 7]}] for d in DEPTHS
+    }
     record = made_up(good(), {**planted, **folding})
     assert set(CONFIG.draw(record)) == {"planted", "swaps", "mirror-images", "attribution"}
     assert effect_of(record.metrics["swaps/4"]).mean == pytest.approx(0.6)

@@ -54,7 +54,7 @@ def machine_scores(task: Task) -> dict[str, Any]:
         rbf = own
     row = {"C": [1.0] * 3, "gap": [0.0] * 3, "variance": [variance] * 3}
     ntk, spread = 0.98 * own, 0.9 if task.degree <= 7 else 0.1
-    models = {}
+    models: dict[str, Any] = {}
     for name, mse, train, wide in (("ntk", ntk, ntk, spread), ("rbf", rbf, 0.01 * rbf, 0.5)):
         told = {**row, "r2 test": [1 - mse / variance] * 3, "spread": [wide] * 3, "fuzz": [0.1] * 3}
         told |= {f"mse {part}": [train if part == "train" else mse] * 3 for part in PARTS}

@@ -303,7 +303,7 @@ def test_a_machine_is_compared_with_the_network_it_was_made_of() -> None:
 
 
 def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command() -> None:
-    fewer = {("networks/1", "networks"): good()["networks/1"]["networks"][:2]}
+    fewer: Changes = {("networks/1", "networks"): good()["networks/1"]["networks"][:2]}
     record = made_up(good(), {**fewer, ("networks/5",): REMOVED, ("definition",): REMOVED}, curves())
     claims = {claim.id: claim for claim in CONFIG.judge(record, "")}
     assert claims["relu-t1-1nn"].verdict == "stand-in"

@@ -67,25 +67,10 @@ class SilentAlignment(Experiment):
     drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
 
     smoke = {
-        "seeds": 3,
-        "dimension": 8,
-        "width": 16,
-        "train_items": 96,
-        "validation_items": 32,
-        "test_items": 32,
-        "batch": 16,
-        "epochs": 6,
-        "patience": 5,
-        "pictures": ("digits", "digits"),
-        "image_lr": 0.02,
-        "moments": 3,
-        "followed": 3,
-        "watched": 5,
-        "points": 48,
-        "most_points": 96,
-        "strengths": (1e-4, 1e-2, 1.0),
-        "draws": 199,
-        "drawn": ("d7", "mnist/small"),
+        **{"seeds": 3, "dimension": 8, "width": 16, "batch": 16, "epochs": 6, "patience": 5, "image_lr": 0.02},
+        **{"train_items": 96, "validation_items": 32, "test_items": 32, "pictures": ("digits", "digits")},
+        **{"moments": 3, "followed": 3, "watched": 5, "points": 48, "most_points": 96},
+        **{"strengths": (1e-4, 1e-2, 1.0), "draws": 199, "drawn": ("d7", "mnist/small")},
     }
 
     @leg("{0.name}", over=lambda self: TASKS)

@@ -64,23 +64,10 @@ class OrthantNetworks(Experiment):
     choice_per_class: int = 20
 
     smoke = {
-        "dimension": 4,
-        "per_class": 20,
-        "test_per_class": 10,
-        "depths": (1, 3),
-        "widths": (8, 16),
-        "rates": (1e-3, 1e-2),
-        "decays": (0.0,),
-        "folds": 2,
-        "grid_epochs": 1,
-        "epochs": 8,
-        "patience": 3,
-        "seeds": 2,
-        "directions": 4,
-        "kernel_seeds": 1,
-        "costs": (1e-2, 1.0, 1e2),
-        "choice_per_class": 10,
-        "memory": "1GiB",
+        **{"dimension": 4, "per_class": 20, "test_per_class": 10, "directions": 4},
+        **{"depths": (1, 3), "widths": (8, 16), "rates": (1e-3, 1e-2), "decays": (0.0,), "folds": 2},
+        **{"grid_epochs": 1, "epochs": 8, "patience": 3, "seeds": 2},
+        **{"kernel_seeds": 1, "costs": (1e-2, 1.0, 1e2), "choice_per_class": 10, "memory": "1GiB"},
     }
 
     def seeds_of(self, run: Run) -> range:

@@ -171,18 +171,8 @@ class PolynomialRuns(Experiment):
     memory: str = "32GiB"
 
     smoke = {
-        "dimension": 10,
-        "train": 96,
-        "validation": 32,
-        "test": 48,
-        "epochs": 3,
-        "batch": 16,
-        "seeds": 2,
-        "kernel_seeds": 1,
-        "C": (1.0, 100.0),
-        "gammas": (1.0,),
-        "select_items": 48,
-        "memory": "1GiB",
+        **{"dimension": 10, "train": 96, "validation": 32, "test": 48, "epochs": 3, "batch": 16, "seeds": 2},
+        **{"kernel_seeds": 1, "C": (1.0, 100.0), "gammas": (1.0,), "select_items": 48, "memory": "1GiB"},
     }
 
     def prepare(self, run: Run) -> Inputs:
