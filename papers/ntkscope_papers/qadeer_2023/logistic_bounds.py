@@ -18,12 +18,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import Matrix, finite
+from ntkscope_papers.qadeer_2023.regression_bounds import Bounds, times
 
 Refinement = tuple[int, int]
 
@@ -75,15 +76,15 @@ def labels_match(labels: Any, refinement: Refinement) -> bool:
     return bool(matched.all())
 
 
-def corner_lipschitz(scores: Any, refinement: Refinement, lengths: tuple[float, float] = (2.0, 2.0)) -> float:
+def corner_lipschitz(scores: Any, refinement: Refinement) -> float:
     """The largest difference quotient between a test node and a corner of its training cell: the L that Lemma 5.2 uses.
 
-    >>> corner_lipschitz([[0.0, 1.0], [0.0, 1.0]], (1, 1), (2.0, 2.0))
+    >>> corner_lipschitz([[0.0, 1.0], [0.0, 1.0]], (1, 1))
     0.5
     """
     cells = _cells(_grid(scores, refinement), refinement)
     (t1, t2), (n1, n2) = refinement, cells.shape[:2]
-    steps = lengths[0] / (n1 * t1), lengths[1] / (n2 * t2)
+    steps = 2.0 / (n1 * t1), 2.0 / (n2 * t2)
     largest = 0.0
     for (a, b), corner in zip(product((0, t1), (0, t2)), np.moveaxis(_corners(cells), 2, 0)):
         rows, columns = np.arange(t1 + 1) - a, np.arange(t2 + 1) - b
@@ -94,41 +95,28 @@ def corner_lipschitz(scores: Any, refinement: Refinement, lengths: tuple[float, 
 
 
 @dataclass(frozen=True)
-class LogisticBounds:
-    """Losses of the conjugate kernel's machine (ck) and the tangent kernel's (ntk), and what Theorems 5.1 and 5.2 say of them.
+class LogisticBounds(Bounds):
+    """What Theorems 5.1 and 5.2 say of the losses of two machines, with the corrected constants and (`_printed`) as printed.
 
-    A theorem is None where its hypotheses do not hold on this grid, else whether both its inequalities do; `_printed` with the
-    constants as they are printed.
+    Corrected, c1 = `safe`, c2 = `safe·ω`, d1 = `safe·exp(h L_NTK)` and d2 = `safe·ω exp(h L_CK)`. A theorem is None where its
+    hypotheses do not hold on this grid, else whether both its inequalities do.
     """
 
-    train_ck: float
-    train_ntk: float
-    test_ck: float
-    test_ntk: float
     omega: float
     """`max exp(ψ̂_CK - ψ̂_NTK)` over the training nodes. Eq. 63."""
-    ordered: bool
-    """`l₀,NTK ≤ l₀,CK` (Eq. 52), which both theorems use."""
     corner_ck: bool
     corner_ntk: bool
     matching: bool
-    lipschitz_ck: float
-    lipschitz_ntk: float
+    theorem_5_1: bool | None
+    theorem_5_1_printed: bool | None
+    theorem_5_2: bool | None
+    theorem_5_2_printed: bool | None
     h: float
     """The diagonal of a training cell."""
     printed: float
     safe: float
     """`τ₁τ₂`, and `(2τ₁+1)(2τ₂+1)`."""
-    c1: float
-    c2: float
-    """Theorem 5.1, corrected: `safe` and `safe·ω`."""
-    d1: float
-    d2: float
-    """Theorem 5.2, corrected: `safe·exp(h L_NTK)` and `safe·ω exp(h L_CK)`."""
-    theorem_5_1: bool | None
-    theorem_5_1_printed: bool | None
-    theorem_5_2: bool | None
-    theorem_5_2_printed: bool | None
+    aside: ClassVar[tuple[str, ...]] = (*Bounds.aside, "h", "printed", "safe")
 
 
 def logistic_bounds(
@@ -137,11 +125,10 @@ def logistic_bounds(
     labels: Any,
     *,
     refinement: Refinement,
-    lengths: tuple[float, float] = (2.0, 2.0),
 ) -> LogisticBounds:
     """Losses, flags and constants of Theorems 5.1 and 5.2 from scores (M₁+1, M₂+1) and labels at the test nodes; O(n τ₁τ₂).
 
-    `lengths`: the sides of the rectangle. Lipschitz constants are those of `corner_lipschitz`.
+    The rectangle is [-1, 1]². Lipschitz constants are those of `corner_lipschitz`.
 
     >>> labels = np.array([[0, 0, 1], [0, 0, 1], [0, 0, 1]])
     >>> found = logistic_bounds(labels - 0.5, 2 * labels - 1.0, labels, refinement=(2, 2))
@@ -153,8 +140,8 @@ def logistic_bounds(
     (t1, t2), (rows, columns) = refinement, scores[0].shape
     train = [summed_cross_entropy(values[::t1, ::t2]) for values in signed]
     test = [summed_cross_entropy(values) for values in signed]
-    h = math.hypot(lengths[0] * t1 / (rows - 1), lengths[1] * t2 / (columns - 1))
-    steepest = [corner_lipschitz(values, refinement, lengths) for values in scores]
+    h = math.hypot(2.0 * t1 / (rows - 1), 2.0 * t2 / (columns - 1))
+    steepest = [corner_lipschitz(values, refinement) for values in scores]
     corner = [corner_maximum(values, refinement) for values in signed]
     matching, ordered = labels_match(labels, refinement), train[1] <= train[0]
     omega = _exp(float((signed[0] - signed[1])[::t1, ::t2].max()))
@@ -162,32 +149,22 @@ def logistic_bounds(
     printed, safe = float(t1 * t2), float((2 * t1 + 1) * (2 * t2 + 1))
 
     def both(first: float, second: float) -> bool:
-        return test[1] <= _times(first, test[0]) and test[0] <= _times(second, test[1])
+        return test[1] <= times(first, test[0]) and test[0] <= times(second, test[1])
 
     by_corner, by_slope = ordered and all(corner), ordered and matching
     return LogisticBounds(
-        train_ck=train[0],
-        train_ntk=train[1],
-        test_ck=test[0],
-        test_ntk=test[1],
+        *(*train, *test, safe, safe * grown, safe * e_ntk, safe * grown * e_ck, *steepest, ordered),
         omega=omega,
-        ordered=ordered,
         corner_ck=corner[0],
         corner_ntk=corner[1],
         matching=matching,
-        lipschitz_ck=steepest[0],
-        lipschitz_ntk=steepest[1],
-        h=h,
-        printed=printed,
-        safe=safe,
-        c1=safe,
-        c2=safe * grown,
-        d1=safe * e_ntk,
-        d2=safe * grown * e_ck,
         theorem_5_1=both(safe, safe * grown) if by_corner else None,
         theorem_5_1_printed=both(printed, printed * grown) if by_corner else None,
         theorem_5_2=both(safe * e_ntk, safe * grown * e_ck) if by_slope else None,
         theorem_5_2_printed=both(e_ntk, grown * e_ck) if by_slope else None,
+        h=h,
+        printed=printed,
+        safe=safe,
     )
 
 
@@ -214,8 +191,3 @@ def _corners(cells: np.ndarray) -> np.ndarray:
 
 def _exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf
-
-
-def _times(a: float, b: float) -> float:
-    """The product; an infinite constant bounds everything, zero included."""
-    return math.inf if math.isinf(a) else a * b

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -31,19 +31,6 @@ from ntkscope_papers.qadeer_2023.grids import logistic_boundary
 from ntkscope_papers.qadeer_2023.logistic_claims import NARROW
 from ntkscope_papers.qadeer_2023.networks import KINKED, SMOOTH, Cell, GridExperiment, GridTask, Machines, Trained
 
-BOUNDS = (
-    "omega",
-    "ordered",
-    "corner_ck",
-    "corner_ntk",
-    "matching",
-    "lipschitz_ck",
-    "lipschitz_ntk",
-    "theorem_5_1",
-    "theorem_5_1_printed",
-    "theorem_5_2",
-    "theorem_5_2_printed",
-)
 NEWTON_STEPS = 300
 PLAIN_STEPS, PLAIN_SLOPE = 50, 1e-6  # of Newton's method without a ridge
 CELLS, TAU, RIDGE, FLIPPED = (3, 2), (2, 3), 1e-3, 0.4  # of the random instances
@@ -157,7 +144,7 @@ class LogisticRegression(GridExperiment):
             found, scores, features = measure(task, machines)
             ck, ntk = (scores[name].reshape(task.shape) for name in ("ck", "ntk"))
             bounds = bound.logistic_bounds(ck, ntk, task.labels, refinement=self.refinement)
-            found |= {name: asdict(bounds)[name] for name in BOUNDS}
+            found |= bounds.told()
             # the inequalities as they stand, also where the ridge breaks Eq. 52, which the proofs use
             for theorem, first, second in (("5.1", bounds.c1, bounds.c2), ("5.2", bounds.d1, bounds.d2)):
                 sides = ((bounds.test_ntk, first, bounds.test_ck), (bounds.test_ck, second, bounds.test_ntk))

@@ -15,8 +15,8 @@ decides and the printed one stands beside it:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,40 +65,48 @@ def projection_share(target: Any, fitted: Any, refinement: int, length: float = 
 
 
 @dataclass(frozen=True)
-class RegressionBounds:
-    """Errors of the conjugate kernel's machine (ck) and the tangent kernel's (ntk), and what Theorems 4.1 and 4.2 say of them.
-
-    A theorem is None where its hypotheses do not hold on this grid, else whether both its inequalities do.
-    """
+class Bounds:
+    """Errors of the conjugate kernel's machine (ck) and the tangent kernel's (ntk), and the constants of two theorems."""
 
     train_ck: float
     train_ntk: float
     test_ck: float
     test_ntk: float
+    c1: float
+    c2: float
+    d1: float
+    d2: float
+    lipschitz_ck: float
+    lipschitz_ntk: float
+    ordered: bool
+    """The NTK's training error is not above the CK's (Eq. 38, 52), which all theorems use."""
+    aside: ClassVar[tuple[str, ...]] = ("train_ck", "train_ntk", "test_ck", "test_ntk", "c1", "c2", "d1", "d2")
+
+    def told(self) -> dict[str, Any]:
+        """What a record keeps: all but the errors, which it has, and the constants, which follow."""
+        return {name: value for name, value in asdict(self).items() if name not in self.aside}
+
+
+@dataclass(frozen=True)
+class RegressionBounds(Bounds):
+    """What Theorems 4.1 (c1 = `√(2τ)`, c2 = `√(2τ)/(1-β)`) and 4.2 (d1 = `4τ`, d2 = `4τ/(1-β)²`) say of two fits.
+
+    A theorem is None where its hypotheses do not hold on this grid, else whether both its inequalities do.
+    """
+
     beta: float
     projection_error: float
     """`|‖f‖₀² - ‖f_NTK‖₀² - ‖f - f_NTK‖₀²| / ‖f‖₀²` (Eq. 41): 0 for an orthogonal projection."""
-    ordered: bool
-    """`‖f - f_NTK‖₀ ≤ ‖f - f_CK‖₀` (Eq. 38), which both theorems use."""
     monotone_ck: bool
     monotone_ntk: bool
-    lipschitz_ck: float
-    lipschitz_ntk: float
-    c1: float
-    c2: float
-    """Theorem 4.1 as printed: `√(2τ)` and `√(2τ)/(1-β)`."""
-    d1: float
-    d2: float
-    """Theorem 4.2: `4τ` and `4τ/(1-β)²`."""
-    slack_ck: float
-    slack_ntk: float
-    """What Theorem 4.2 adds, corrected: `4 (b-a)³ L²/N²`."""
-    slack_ck_printed: float
-    slack_ntk_printed: float
-    """As printed: `8 (b-a)² L²/N²`."""
     theorem_4_1: bool | None
     theorem_4_2: bool | None
     theorem_4_2_printed: bool | None
+    slack: tuple[float, float]
+    """What Theorem 4.2 adds for CK and NTK, corrected: `4 (b-a)³ L²/N²`."""
+    slack_printed: tuple[float, float]
+    """As printed: `8 (b-a)² L²/N²`."""
+    aside: ClassVar[tuple[str, ...]] = (*Bounds.aside, "slack", "slack_printed")
 
 
 def regression_bounds(target: Any, ck: Any, ntk: Any, *, refinement: int, length: float = 2.0) -> RegressionBounds:
@@ -121,40 +129,28 @@ def regression_bounds(target: Any, ck: Any, ntk: Any, *, refinement: int, length
     projected = trapezoid_norm(from_ntk[::refinement], length)
     rest = max(0.0, 1 - beta)
     tau, cells = refinement, (len(f) - 1) // refinement
-    slack = [4 * length**3 * steep**2 / cells**2 for steep in steepest]
-    printed = [8 * length**2 * steep**2 / cells**2 for steep in steepest]
+    slack = (4 * length**3 * steepest[0] ** 2 / cells**2, 4 * length**3 * steepest[1] ** 2 / cells**2)
+    printed = (8 * length**2 * steepest[0] ** 2 / cells**2, 8 * length**2 * steepest[1] ** 2 / cells**2)
     monotone = [monotone_between(gap, refinement) for gap in gaps]
     ordered = train[1] <= train[0]
     c1, c2 = math.sqrt(2 * tau), _over(math.sqrt(2 * tau), rest)
     d1, d2 = 4.0 * tau, _over(4.0 * tau, rest**2)
 
-    def second(added: list[float]) -> bool:
+    def second(added: tuple[float, float]) -> bool:
         below = test[1] ** 2 <= d1 * test[0] ** 2 + added[1]
-        return below and test[0] ** 2 <= _times(d2, test[1] ** 2) + added[0]
+        return below and test[0] ** 2 <= times(d2, test[1] ** 2) + added[0]
 
     return RegressionBounds(
-        train_ck=train[0],
-        train_ntk=train[1],
-        test_ck=test[0],
-        test_ntk=test[1],
+        *(*train, *test, c1, c2, d1, d2, *steepest, ordered),
         beta=beta,
         projection_error=abs(size**2 - projected**2 - train[1] ** 2) / size**2,
-        ordered=ordered,
         monotone_ck=monotone[0],
         monotone_ntk=monotone[1],
-        lipschitz_ck=steepest[0],
-        lipschitz_ntk=steepest[1],
-        c1=c1,
-        c2=c2,
-        d1=d1,
-        d2=d2,
-        slack_ck=slack[0],
-        slack_ntk=slack[1],
-        slack_ck_printed=printed[0],
-        slack_ntk_printed=printed[1],
-        theorem_4_1=(test[1] <= c1 * test[0] and test[0] <= _times(c2, test[1])) if ordered and all(monotone) else None,
+        theorem_4_1=(test[1] <= c1 * test[0] and test[0] <= times(c2, test[1])) if ordered and all(monotone) else None,
         theorem_4_2=second(slack) if ordered else None,
         theorem_4_2_printed=second(printed) if ordered else None,
+        slack=slack,
+        slack_printed=printed,
     )
 
 
@@ -172,6 +168,6 @@ def _over(a: float, b: float) -> float:
     return a / b if b > 0 else math.inf
 
 
-def _times(a: float, b: float) -> float:
+def times(a: float, b: float) -> float:
     """The product; an infinite constant bounds everything, zero included."""
     return math.inf if math.isinf(a) else a * b

@@ -14,28 +14,23 @@ from ntkscope_papers.samarin_2022.readings import by_width, paired
 from ntkscope_papers.samarin_2022.tangent_ridge import interpolating
 
 Accuracies = dict[str, float]  # percent by width, "x1", "x2", ...
+WIDTHS = ("x1", "x2", "x5", "x10", "x25", "x60")
+
+
+def _row(test: tuple[float, ...], train: tuple[float, ...]) -> dict[str, Accuracies]:
+    return {"test": dict(zip(WIDTHS, test)), "train": dict(zip(WIDTHS, train))}
+
+
 TABLES: dict[str, dict[str, dict[str, Accuracies]]] = {
     "t1": {
-        "solver": {"test": {"x1": 97.8, "x2": 99.86, "x5": 99.89}, "train": {"x1": 100, "x2": 100, "x5": 100}},
-        "lin": {
-            "test": {"x1": 99.61, "x2": 99.75, "x5": 99.81, "x10": 99.85, "x25": 99.85, "x60": 99.89},
-            "train": {"x1": 99.42, "x2": 99.74, "x5": 99.88, "x10": 99.97, "x25": 99.9983, "x60": 100},
-        },
-        "lenet": {
-            "test": {"x1": 99.89, "x2": 99.89, "x5": 99.88, "x10": 99.89, "x25": 99.89, "x60": 99.88},
-            "train": dict.fromkeys(("x1", "x2", "x5", "x10", "x25", "x60"), 100),
-        },
+        "solver": _row((97.8, 99.86, 99.89), (100, 100, 100)),
+        "lin": _row((99.61, 99.75, 99.81, 99.85, 99.85, 99.89), (99.42, 99.74, 99.88, 99.97, 99.9983, 100)),
+        "lenet": _row((99.89, 99.89, 99.88, 99.89, 99.89, 99.88), (100,) * 6),
     },
     "t2": {
-        "solver": {"test": {"x1": 86.05, "x2": 98.7, "x5": 99.17}, "train": {"x1": 100, "x2": 100, "x5": 100}},
-        "lin": {
-            "test": {"x1": 95.48, "x2": 98.51, "x5": 98.97, "x10": 99.31, "x25": 99.51, "x60": 99.55},
-            "train": {"x1": 95.42, "x2": 98.29, "x5": 98.9, "x10": 99.25, "x25": 99.49, "x60": 99.61},
-        },
-        "lenet": {
-            "test": {"x1": 99.72, "x2": 99.8, "x5": 99.82, "x10": 99.77, "x25": 99.82, "x60": 99.86},
-            "train": {"x1": 99.77, "x2": 99.83, "x5": 99.86, "x10": 99.9, "x25": 99.92, "x60": 99.9},
-        },
+        "solver": _row((86.05, 98.7, 99.17), (100, 100, 100)),
+        "lin": _row((95.48, 98.51, 98.97, 99.31, 99.51, 99.55), (95.42, 98.29, 98.9, 99.25, 99.49, 99.61)),
+        "lenet": _row((99.72, 99.8, 99.82, 99.77, 99.82, 99.86), (99.77, 99.83, 99.86, 99.9, 99.92, 99.9)),
     },
 }
 TASK = {"t1": "standard", "t2": "shifted"}
@@ -81,9 +76,9 @@ def descent(record: Record, task: str, kind: str, where: str, digit: int = 0) ->
     return {width: digits[str(digit)][where] for width, digits in found.items() if str(digit) in digits}
 
 
-def ridge_curve(run: Mapping[str, Any], where: str, digit: int = 0) -> dict[float, float]:
+def ridge_curve(run: Mapping[str, Any], where: str) -> dict[float, float]:
     """Accuracy by ridge, of those that could be factorised."""
-    return {float(name): one[where][digit] for name, one in run["ridges"].items() if "failed" not in one}
+    return {float(name): one[where][0] for name, one in run["ridges"].items() if "failed" not in one}
 
 
 def published(key: str) -> Accuracies:
@@ -98,13 +93,14 @@ def table_reading(key: str, config: Any, record: Record) -> Reading:
     task = TASK[table]
     if model == "solver":
         found = solver(record, task, where)
-        lacks = [f"solver/{task}/{width}" for width in ("x1", "x2", "x5") if width not in found]
+        lacks = [f"solver/{task}/{width}" for width in WIDTHS[:3] if width not in found]
         note, further = _solver_note(record, task), []
     else:
         kind = "linear" if model == "lin" else "network"
         found = descent(record, task, kind, where)
-        lacks = [f"sgd/{task}/{width}/{kind}" for width in ("x1", "x2", "x5") if width not in found]
-        further = [f"sgd/{task}/{width}/{kind}" for width in ("x10", "x25", "x60") if width not in found]
+        lacks, further = (
+            [f"sgd/{task}/{w}/{kind}" for w in some if w not in found] for some in (WIDTHS[:3], WIDTHS[3:])
+        )
         note = ""
     if not found:
         return lacking(*lacks, *further)
@@ -136,10 +132,10 @@ def _row_holds(key: str, width: str, value: float) -> bool:
     return off <= (0.1 if where == "test" and width != "x1" else 0.2)
 
 
-def never_falls(found: Mapping[str, float], slack: float = 0.05) -> bool:
-    """Whether accuracies by width never fall by more than `slack` points."""
+def never_falls(found: Mapping[str, float]) -> bool:
+    """Whether accuracies by width never fall by more than 0.05 points."""
     values = list(found.values())
-    return all(later >= earlier - slack for earlier, later in pairwise(values))
+    return all(later >= earlier - 0.05 for earlier, later in pairwise(values))
 
 
 def _solver_note(record: Record, task: str) -> str:
@@ -177,9 +173,7 @@ def _one_error(config: Any, record: Record) -> Reading:
     "configuration; every pair shares w₀ and batches by fingerprint",
 )
 def _setting(config: Any, record: Record) -> Reading:
-    pairs = {
-        f"{task} {width}": same for task in TASK.values() for width, same in paired(record, f"sgd/{task}/").items()
-    }
+    pairs = paired(record, "sgd", TASK.values())
     if not pairs:
         return lacking("sgd/standard/x1", "sgd/shifted/x1")
     measured = {"lr": config.lr, "epochs": config.epochs, "outputs": 1, "pairs": pairs}
@@ -256,16 +250,9 @@ def _below(config: Any, record: Record) -> Reading:
 
 @claim("linearized-solver-perfect-train", "Section 4.3", {"train": 100}, "every width at least 99.99, both tasks")
 def _perfect(config: Any, record: Record) -> Reading:
-    found = {
-        f"{task} {width}": value for task in TASK.values() for width, value in solver(record, task, "train").items()
-    }
-    lacks = [
-        f"solver/{task}/{width}"
-        for task in TASK.values()
-        for width in ("x1", "x2", "x5")
-        if f"{task} {width}" not in found
-    ]
-    if lacks:
+    found = {f"{task} {width}": v for task in TASK.values() for width, v in solver(record, task, "train").items()}
+    wanted = [(task, width) for task in TASK.values() for width in WIDTHS[:3]]
+    if lacks := [f"solver/{task}/{width}" for task, width in wanted if f"{task} {width}" not in found]:
         return lacking(*lacks)
     return Reading(_rounded(found), all(value >= 99.99 for value in found.values()))
 

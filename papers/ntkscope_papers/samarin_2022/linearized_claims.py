@@ -139,9 +139,7 @@ def _quarter(config: Any, record: Record) -> Reading:
     "pairs share initial weights and batches, by fingerprint",
 )
 def _setting(config: Any, record: Record) -> Reading:
-    pairs = {
-        f"{task} {width}": same for task in read.TASKS for width, same in read.paired(record, f"train/{task}/").items()
-    }
+    pairs = read.paired(record, "train", read.TASKS)
     if not pairs:
         return lacking(*legs_of("mnist", 1))
     measured = {"epochs": config.epochs, "batch": 32, "momentum": 0.9, "pairs": pairs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,12 @@ def pairs(record: Record, prefix: str) -> dict[str, tuple[Mapping[str, Any], Map
     return {width: (network[width], linear[width]) for width in network if width in linear}
 
 
-def paired(record: Record, prefix: str) -> dict[str, bool]:
-    """Whether a network and its linearisation began at the same weights and saw the same batches, by width."""
+def paired(record: Record, leg: str, tasks: Iterable[str]) -> dict[str, bool]:
+    """Whether a network and its linearisation began at the same weights and saw the same batches, by task and width."""
     return {
-        width: all(one[name] == two[name] for name in ("weights", "batches"))
-        for width, (one, two) in pairs(record, prefix).items()
+        f"{task} {width}": all(one[name] == two[name] for name in ("weights", "batches"))
+        for task in tasks
+        for width, (one, two) in pairs(record, f"{leg}/{task}/").items()
     }
 
 
@@ -48,9 +49,9 @@ def accuracies(record: Record, task: str, width: int, kind: str, where: str = "t
     return [0.0 if run[where] is None else run[where] for run in runs]
 
 
-def gaps(record: Record, task: str, width: int, where: str = "test") -> dict[str, float]:
-    """Network minus linearisation of every pair, in points: mean, standard error, how many."""
-    pair = [accuracies(record, task, width, kind, where) for kind in ("network", "linear")]
+def gaps(record: Record, task: str, width: int) -> dict[str, float]:
+    """Network minus linearisation of every pair, in test points: mean, standard error, how many."""
+    pair = [accuracies(record, task, width, kind) for kind in ("network", "linear")]
     return summary(a - b for a, b in zip(*pair))
 
 

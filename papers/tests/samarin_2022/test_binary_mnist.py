@@ -140,7 +140,7 @@ def test_rows_of_the_tables_are_judged_by_their_bands(record: ns.Record) -> None
 
 def test_a_pair_that_saw_other_batches_is_noticed(record: ns.Record) -> None:
     record.put(**table({"x1": 99.6}), **table({"x1": 99.9}, kind="network"))
-    assert paired(record, "sgd/standard/") == {"x1": False}
+    assert paired(record, "sgd", ["standard"]) == {"standard x1": False}
 
 
 def test_what_was_not_run_says_the_command(record: ns.Record) -> None:

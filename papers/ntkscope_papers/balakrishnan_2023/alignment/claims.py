@@ -78,16 +78,15 @@ def each(*columns: Sequence[float]) -> list[tuple[float, ...] | None]:
     return [row if all(math.isfinite(value) for value in row) else None for row in zip(*columns)]
 
 
-def lags(jumps: Mapping[str, Any], first: str = "cosine", how: str = "epoch") -> dict[str, list[Any]]:
-    """How much later than that of `first` each series' jump comes, in epochs, paired by seed: mean and interval.
+def lags(jumps: Mapping[str, Any], how: str = "epoch") -> dict[str, list[Any]]:
+    """How much later than that of the cosines each series' jump comes, in epochs, paired by seed: mean and interval.
 
     `how`: "epoch" for the steepest epoch, "change" for the change of level.
     """
-    start = numbers(jumps[first][how])
     found = {}
     for name, row in jumps.items():
-        if name != first:
-            pairs = each(start, numbers(row[how]))
+        if name != "cosine":
+            pairs = each(numbers(jumps["cosine"][how]), numbers(row[how]))
             found[name] = mean_of(None if pair is None else pair[1] - pair[0] for pair in pairs)
     return found
 
@@ -155,12 +154,9 @@ def _shares(cosines: Cosines) -> dict[str, Any]:
     }
 
 
-def _many(cosines: Cosines) -> list[bool | None]:
-    return [value >= 0.1 if math.isfinite(value) else None for value in at(cosines["share ≥ 0.8"], 1)]
-
-
-def _few(cosines: Cosines) -> list[bool | None]:
-    return [value <= 0.02 if math.isfinite(value) else None for value in at(cosines["share ≥ 0.8"], 1)]
+def _early(least: float, most: float, cosines: Cosines) -> list[bool | None]:
+    """Whether the share of aligned units after epoch 1 is in this range."""
+    return [least <= value <= most if math.isfinite(value) else None for value in at(cosines["share ≥ 0.8"], 1)]
 
 
 def _static(cosines: Cosines) -> list[bool | None]:
@@ -197,7 +193,7 @@ COSINES = [
             "Appendix B, Figure 8",
             {"degree": 3, "epoch": 1},
             "at least 10 % of the units have |cos| ≥ 0.8 after epoch 1",
-            _many,
+            partial(_early, 0.1, 1.0),
             _shares,
         ),
         (
@@ -206,7 +202,7 @@ COSINES = [
             "Appendix B, Figure 9",
             {"degree": 6, "epoch": 1},
             "at most 2 % of the units have |cos| ≥ 0.8 after epoch 1",
-            _few,
+            partial(_early, 0.0, 0.02),
             _shares,
         ),
         (

@@ -8,7 +8,7 @@ their linear part before. Inputs are standardised: the paper's are N(0, I).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -92,9 +92,6 @@ def learn(
     y: Mapping[str, Float64[Tensor, " n"]],
     width: int,
     seed: int,
-    *,
-    steps: Sequence[float] = STEPS,
-    ridges: Sequence[float] = RIDGES,
 ) -> Learned:
     """The algorithm on standardised inputs and targets by part; step and ridge by the MSE of validation items."""
     train, held = z["train"], z["validation"]
@@ -106,13 +103,13 @@ def learn(
     unit = float((train @ moved.T).square().mean().sqrt())
     bias = torch.randn(width, generator=generator(seed, "damian", "biases"), dtype=torch.float64).to(train.device)
     best, found = math.inf, None
-    for step in steps:
+    for step in STEPS:
         weight = moved * (step / unit)
         units, units_held = torch.relu(train @ weight.T + bias), torch.relu(held @ weight.T + bias)
         gram, right = units.T @ units / len(units), units.T @ rest / len(units)
         values, vectors = torch.linalg.eigh(gram)
         scale, turned, seen = float(values.mean()), vectors.T @ right, units_held @ vectors
-        for ridge in ridges:
+        for ridge in RIDGES:
             solution = turned / (values.clamp_min(0) + ridge * scale)
             error = float((seen @ solution - rest_held).square().mean())
             if error < best:

@@ -13,28 +13,14 @@ from matplotlib.figure import Figure
 from ntkscope.core import Record, UsageError
 from ntkscope.kernels import Tangent
 from ntkscope_papers.balakrishnan_2023.polynomials import claims
+from ntkscope_papers.balakrishnan_2023.polynomials import machines as fits
+from ntkscope_papers.balakrishnan_2023.polynomials import networks as nets
 from ntkscope_papers.balakrishnan_2023.polynomials import readings as read
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Learned, learn
 from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, KINDS, PARTS, Task
 from ntkscope_papers.balakrishnan_2023.polynomials.identities import identities_of
-from ntkscope_papers.balakrishnan_2023.polynomials.machines import (
-    Chosen,
-    Problem,
-    by_authors,
-    fit_on_all,
-    tangent_kernel,
-    told,
-    with_gaussian_kernel,
-    with_tangent_kernel,
-)
-from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
-    PolynomialRuns,
-    Recipe,
-    Trained,
-    by_model,
-    network,
-    scores,
-)
+from ntkscope_papers.balakrishnan_2023.polynomials.machines import Chosen, Problem
+from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, Recipe, Trained
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import SYMMETRIC, Results
 from ntkscope_papers.framework import Run, claims_of, drawing, figure, leg
 from ntkscope_papers.framework.intervals import interval
@@ -133,19 +119,19 @@ class HiddenPolynomial(PolynomialRuns):
             problem = Problem.of(run.data.draw(task.kind, s), task, run.device)
             found.member(tasks.index(task) * self.seeds + s, tangent.model)
             if task.target == AUTHORS:
-                ntk, rbf, gamma = by_authors(tangent, problem, self)
+                ntk, rbf, gamma = fits.by_authors(tangent, problem, self)
             else:
-                ntk = with_tangent_kernel(tangent_kernel(tangent, problem.x), problem, self)
-                rbf, gamma = with_gaussian_kernel(problem, self)
+                ntk = fits.with_tangent_kernel(fits.tangent_kernel(tangent, problem.x), problem, self)
+                rbf, gamma = fits.with_gaussian_kernel(problem, self)
             for loss, machine in ntk.items():
-                rows.setdefault(f"ntk {loss}", []).append(told(machine, problem))
+                rows.setdefault(f"ntk {loss}", []).append(fits.told(machine, problem))
             for loss, machine in rbf.items():
-                rows.setdefault(f"rbf {loss}", []).append({**told(machine, problem), "gamma": gamma})
+                rows.setdefault(f"rbf {loss}", []).append({**fits.told(machine, problem), "gamma": gamma})
             if s == 0:
                 own = self.predictions(run, found, tasks, task)
                 shown = np.stack([*own, ntk["svr"].predictions["test"], rbf["svr"].predictions["test"]])
                 run.record.array(read.array_name(task), shown.astype(np.float32))
-        return {"width": width, "rate": rate, **by_model(rows)}
+        return {"width": width, "rate": rate, **nets.by_model(rows)}
 
     @leg("kernels/{0.key}", over=lambda self: self.of_kind("isotropic", AUTHORS), optional=True)
     def machines_by_authors(self, run: Run, task: Task) -> dict[str, Any]:
@@ -162,7 +148,7 @@ class HiddenPolynomial(PolynomialRuns):
         """AdaDelta from a symmetric start on noisy labels; what the start puts out."""
         found, tasks = self.symmetric(run)
         x = run.data.draw("isotropic", 0).x["train"]
-        model = network(self.dimension, self.widths[-1], run.seed, symmetric=True)
+        model = nets.network(self.dimension, self.widths[-1], run.seed, symmetric=True)
         weight, readout = model.get_parameter("layer1.weight"), model.get_parameter("readout.weight")
         half = len(weight) // 2
         with torch.no_grad():
@@ -190,15 +176,15 @@ class HiddenPolynomial(PolynomialRuns):
             starts.append(learned.start)
             own = {name: learned(each).cpu().numpy() for name, each in parts.items()}
             clean = {name: problem.targets(name) for name in PARTS}
-            row = {**scores(own, clean, problem.v, task.degree), "step": learned.step, "ridge": learned.ridge}
+            row = {**nets.scores(own, clean, problem.v, task.degree), "step": learned.step, "ridge": learned.ridge}
             rows.setdefault("algorithm", []).append(row)
             if s < self.kernel_seeds:
                 found.member(tasks.index(task) * self.seeds + s, tangent.model)
-                svr = fit_on_all(tangent_kernel(tangent, problem.x), problem, "svr", self, "penalised")
-                rows.setdefault("symmetric start, ntk svr", []).append(told(svr, problem))
+                svr = fits.fit_on_all(fits.tangent_kernel(tangent, problem.x), problem, "svr", self, "penalised")
+                rows.setdefault("symmetric start, ntk svr", []).append(fits.told(svr, problem))
                 fitted = self.own_kernel(tangent, learned, z, problem)
-                rows.setdefault("algorithm, ntk ridge", []).append(told(fitted, problem))
-        return {"largest |output| at the start": max(starts), **by_model(rows)}
+                rows.setdefault("algorithm, ntk ridge", []).append(fits.told(fitted, problem))
+        return {"largest |output| at the start": max(starts), **nets.by_model(rows)}
 
     def own_kernel(self, tangent: Tangent, learned: Learned, z: torch.Tensor, problem: Problem) -> Chosen:
         """Ridge regression with the NTK of what the algorithm learned, on targets without their linear part."""
@@ -207,7 +193,7 @@ class HiddenPolynomial(PolynomialRuns):
                 parameter.copy_(value)
         line = learned.linear(z)
         rest = replace(problem, y=problem.y - line)
-        found = fit_on_all(tangent_kernel(tangent, z), rest, "ridge", self, "penalised")
+        found = fits.fit_on_all(fits.tangent_kernel(tangent, z), rest, "ridge", self, "penalised")
         lines = {name: line[rows].cpu().numpy() for name, rows in problem.rows.items()}
         predictions = {name: values + lines[name] for name, values in found.predictions.items()}
         return replace(found, predictions=predictions)

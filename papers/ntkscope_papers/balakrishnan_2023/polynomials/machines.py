@@ -86,8 +86,6 @@ class Chosen:
     C: float
     gap: float
     predictions: Mapping[str, Float64[np.ndarray, " n"]]
-    validation: float
-    """MSE on validation items of the fit on some training items that chose C."""
 
 
 def choose_strength(
@@ -106,19 +104,14 @@ def choose_strength(
 
 
 def fit_on_all(
-    K: Float64[Tensor, "n n"],
-    problem: Problem,
-    loss: str,
-    config: PolynomialRuns,
-    intercept: str,
-    strength: tuple[float, float] | None = None,
+    K: Float64[Tensor, "n n"], problem: Problem, loss: str, config: PolynomialRuns, intercept: str
 ) -> Chosen:
-    """The machine with the best C, or with the `strength` that was chosen, fitted on all training items."""
-    C, validation = strength or choose_strength(K, problem, loss, config, intercept)
+    """The machine with the best C, fitted on all training items."""
+    C, _ = choose_strength(K, problem, loss, config, intercept)
     train, shift = problem.rows["train"], _shift(problem, loss)
     machine = fitted_machine(loss, C, K[train, train].contiguous(), problem.y[train] - shift, config.epsilon, intercept)
     predicted = machine.predict(K[:, train].contiguous()) + shift
-    return Chosen(C, float(machine.gap_), {name: predicted[problem.rows[name]] for name in PARTS}, validation)
+    return Chosen(C, float(machine.gap_), {name: predicted[problem.rows[name]] for name in PARTS})
 
 
 def _shift(problem: Problem, loss: str) -> float:

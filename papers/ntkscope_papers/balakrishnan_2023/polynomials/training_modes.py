@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from ntkscope.core import Record
 from ntkscope.training.modes import Phase
-from ntkscope_papers.balakrishnan_2023.polynomials import machines as svr
+from ntkscope_papers.balakrishnan_2023.polynomials import machines as fits
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, Recipe, Trained, by_model
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import over_seeds
@@ -107,10 +107,10 @@ class TrainingModes(PolynomialRuns):
         task = Task("isotropic", degree, self.targets[0])
         rows: dict[str, list[dict[str, float]]] = {}
         for s in range(self.kernel_seeds):
-            problem = svr.Problem.of(run.data.draw(task.kind, s), task, run.device)
-            machines, gamma = svr.with_gaussian_kernel(problem, self, LOSSES)
+            problem = fits.Problem.of(run.data.draw(task.kind, s), task, run.device)
+            machines, gamma = fits.with_gaussian_kernel(problem, self, LOSSES)
             for loss, machine in machines.items():
-                rows.setdefault(f"rbf {loss}", []).append({**svr.told(machine, problem), "gamma": gamma})
+                rows.setdefault(f"rbf {loss}", []).append({**fits.told(machine, problem), "gamma": gamma})
         return by_model(rows)
 
     @leg("kernels/{1}/{0}", over=lambda self: product(self.kernel_degrees, MODES))
@@ -122,12 +122,12 @@ class TrainingModes(PolynomialRuns):
             tangents["learning "] = self.tangent(run, self.width, params="readout.*")
         rows: dict[str, list[dict[str, float]]] = {}
         for s in range(self.kernel_seeds):
-            problem = svr.Problem.of(run.data.draw(task.kind, s), task, run.device)
+            problem = fits.Problem.of(run.data.draw(task.kind, s), task, run.device)
             for which, tangent in tangents.items():
                 found.member(self.tasks.index(task) * self.seeds + s, tangent.model)
-                K = svr.tangent_kernel(tangent, problem.x)
-                for loss, machine in svr.with_tangent_kernel(K, problem, self, LOSSES).items():
-                    rows.setdefault(f"{which}ntk {loss}", []).append(svr.told(machine, problem))
+                K = fits.tangent_kernel(tangent, problem.x)
+                for loss, machine in fits.with_tangent_kernel(K, problem, self, LOSSES).items():
+                    rows.setdefault(f"{which}ntk {loss}", []).append(fits.told(machine, problem))
         return by_model(rows)
 
     @claim(
