@@ -206,12 +206,6 @@ def test_all_statements_hold_in_a_made_up_record_that_fits_them() -> None:
     assert {claim.id: claim.note for claim in claims if claim.verdict != "reproduced"} == {}
 
 
-def test_figures_are_drawn_of_a_whole_record() -> None:
-    one = [{"dense": {"0": 1.0}, "sparse": {"1": 0.9}, "empty": {"1": 0.6, "2": 0.5}}]
-    record = made_up(good(), {("coverage/1/8",): {"scattered": one, "gathered": one}}, curves())
-    assert set(CONFIG.draw(record)) >= {"figure1", "table1", "table2", "profiles", "figure2-depth3", "coverage"}
-
-
 def networks_set(depth: int, name: str, value: Any) -> dict[tuple[str, ...], Any]:
     return {(f"networks/{depth}", "networks", "*", name): value}
 

@@ -20,7 +20,6 @@ from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.surrogates import KernelRidgeLOO
 from ntkscope_papers.balakrishnan_2023.alignment import stacked
 from ntkscope_papers.balakrishnan_2023.alignment.claims import Most, lags, silence
-from ntkscope_papers.balakrishnan_2023.alignment.path import moments_of
 from ntkscope_papers.balakrishnan_2023.alignment.silent_alignment import SilentAlignment
 from ntkscope_papers.balakrishnan_2023.alignment.summary import correlations, half_time, jump, steepest
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Images, pictures
@@ -116,13 +115,6 @@ def test_stacked_alignments_are_the_measures() -> None:
 
 
 # -- what is read from a path ----------------------------------------------------------------------------------------
-
-
-def test_moments_are_ten_an_epoch_then_one() -> None:
-    moments = moments_of(SilentAlignment(), 250)
-    assert moments[:3] == [0, 25, 50]
-    assert len(moments) == 201 + 20
-    assert moments[-1] == 10_000
 
 
 def test_half_times() -> None:

@@ -6,7 +6,7 @@ the logit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,14 @@ from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import ENTRIES, TABLE
 from ntkscope_papers.balakrishnan_2023.orthants.data import AUTHORS, radii_probed
 from ntkscope_papers.balakrishnan_2023.orthants.readings import BESIDE, DEPTHS, JUDGED, told
 from ntkscope_papers.framework import Reading, claim, lacking
+from ntkscope_papers.framework.claims import Statement
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
 
 RUNS = 5  # seeds that a check of means asks for
 EVERY = [f"networks/{depth}" for depth in DEPTHS]
 Intervals = Mapping[str, dict[str, float]]
 Range = tuple[float, float]
+Judged = Callable[[Record, dict[int, float]], tuple[bool, str]]
 
 
 def _within(found: Intervals, *ranges: Range) -> bool:
@@ -246,63 +248,65 @@ def at_least(config: Any, record: Record) -> Reading:
     return Reading(measured, failing[JUDGED] <= 1, note, seeds=fewest)
 
 
-def _by_depth(record: Record, column: str) -> tuple[dict[str, Any], dict[int, float], int]:
-    """Accuracies of the networks of every depth: as a claim shows them, their means, and the fewest seeds of a depth."""
-    found = {depth: interval((row[column] for row in read.networks_of(record, depth)), SHARE) for depth in DEPTHS}
-    shown = {str(depth): short(row) for depth, row in found.items()}
-    return shown, {depth: row["mean"] for depth, row in found.items()}, _fewest(record)
-
-
 def _fewest(record: Record) -> int:
     return min(len(read.networks_of(record, depth)) for depth in DEPTHS)
 
 
-@claim(
+def by_depth(id: str, source: str, published: Any, check: str, column: str) -> Callable[[Judged], Statement]:
+    """Decorator: a claim about mean accuracies of the networks of every depth, in the empty orthant or in the others."""
+
+    def of(judged: Judged) -> Statement:
+        def reading(config: Any, record: Record) -> Reading:
+            rows = {d: interval((row[column] for row in read.networks_of(record, d)), SHARE) for d in DEPTHS}
+            holds, note = judged(record, {depth: row["mean"] for depth, row in rows.items()})
+            return Reading({str(d): short(row) for d, row in rows.items()}, holds, note, seeds=_fewest(record))
+
+        return claim(id, source, published, check, needs=EVERY, seeds=RUNS)(reading)
+
+    return of
+
+
+@by_depth(
     "relu-t1-3nn-best-empty",
     "Table 1",
     {"best depth": 3},
     "depth 3 has the highest mean accuracy in the empty orthant, or is within one standard error of the best",
-    needs=EVERY,
-    seeds=RUNS,
+    "empty",
 )
-def best_empty(config: Any, record: Record) -> Reading:
-    measured, mean, seeds = _by_depth(record, "empty")
+def best_empty(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
     best = max(mean, key=mean.__getitem__)
     if mean[3] == mean[best]:
-        return Reading(measured, True, f"best: depth {best}", seeds=seeds)
+        return True, f"best: depth {best}"
     error = standard_error([row["empty"] for row in read.networks_of(record, best)])
-    note = f"best: depth {best}, standard error {error:.3f}"
-    return Reading(measured, mean[best] - mean[3] <= error, note, seeds=seeds)
+    return mean[best] - mean[3] <= error, f"best: depth {best}, standard error {error:.3f}"
 
 
-@claim(
+@by_depth(
     "relu-deep-nets-chance",
     "Section 4.2.1",
     {depth: TABLE_1[f"{depth}-NN"][0] for depth in DEPTHS},
     "mean accuracy in the empty orthant: depths 4, 5 <= 0.65, depths 1, 3 >= 0.6; depth 2 is reported",
-    needs=EVERY,
-    seeds=RUNS,
+    "empty",
 )
-def deep(config: Any, record: Record) -> Reading:
-    measured, mean, seeds = _by_depth(record, "empty")
+def deep(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
     holds = all(mean[depth] <= 0.65 for depth in (4, 5)) and all(mean[depth] >= 0.6 for depth in (1, 3))
-    note = "erratum: 0.558 at depth 2 contradicts the prose, which counts it among depths consistent across orthants"
-    return Reading(measured, holds, note, seeds=seeds)
+    return (
+        holds,
+        "erratum: 0.558 at depth 2 contradicts the prose, which counts it among depths consistent across orthants",
+    )
 
 
-@claim(
+@by_depth(
     "relu-remaining-by-depth",
     "Table 1",
     {depth: TABLE_1[f"{depth}-NN"][2] for depth in DEPTHS},
     "mean accuracy in the other orthants: depth 5 >= 0.95, all >= 0.8; the order of depths is reported",
-    needs=EVERY,
-    seeds=RUNS,
+    "remaining",
 )
-def remaining(config: Any, record: Record) -> Reading:
-    measured, mean, seeds = _by_depth(record, "remaining")
+def remaining(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
     zigzag = all(mean[odd] > mean[even] for odd in (1, 3) for even in (2, 4)) and max(mean, key=mean.__getitem__) == 5
     note = f"the order of depths is {'as published' if zigzag else 'not as published'}"
-    return Reading(measured, mean[5] >= 0.95 and min(mean.values()) >= 0.8, note, seeds=seeds)
+    return mean[5] >= 0.95 and min(mean.values()) >= 0.8, note
 
 
 # -- Table 2 ------------------------------------------------------------------------------------------------------------------

@@ -50,8 +50,6 @@ def swapped_orthants(arm: str, empty: int, dimension: int, seed: int) -> list[in
     """The orthants whose labels are exchanged: the neighbours of the empty one, or as many at a distance of three or more."""
     if arm == "near":
         return neighbours(empty, dimension)
-    if arm != "far":
-        raise UsageError(f"got the arm {arm!r}; expected 'near' or 'far'")
     distant = np.flatnonzero(distances_from(empty, dimension) >= FAR)
     if len(distant) < dimension:
         raise UsageError(

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ntkscope.core import Part, UsageError
+from ntkscope.core import Part
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
 from ntkscope_papers.balakrishnan_2023.orthants.data import CENTRE, arm_data, distances_from, empty_orthant
 from ntkscope_papers.balakrishnan_2023.orthants.measures import accuracy_by_orthant
@@ -43,8 +43,6 @@ def swap_effect(near: Sequence[float], far: Sequence[float], *, seed: int = 0) -
     >>> round(effect.mean, 6), [round(value, 6) for value in effect.each]
     (0.9, [1.0, 0.8])
     """
-    if len(near) != len(far) or not len(near):
-        raise UsageError(f"got {len(near)} and {len(far)} accuracies; expected one of each for every seed")
     each = np.asarray(far, dtype=np.float64) - np.asarray(near, dtype=np.float64)
     means = bootstrap_means(each[:, None], lambda means: means, resamples=RESAMPLES, seed=seed)[:, 0]
     low, high = percentile_interval(means, items=len(each))
@@ -61,8 +59,6 @@ def planted_answers(kind: str, train: Part, test: Part, empty: int) -> Int64[Ten
     allowed = torch.ones(len(train), dtype=torch.bool)
     if kind == "copier":
         allowed = torch.from_numpy(distances_from(empty, dimension) == 1)[train.extras["orthant"]]
-    elif kind != "folder":
-        raise UsageError(f"got the planted learner {kind!r}; expected 'folder' or 'copier'")
     own, other = ((x.abs() - CENTRE).norm(dim=1) for x in (test.x[test.extras["orthant"] == empty], train.x[allowed]))
     votes = ((own[:, None] - other).abs() < ALIKE).double()
     return (votes @ train.y[allowed].double() > votes.sum(1) / 2).long()

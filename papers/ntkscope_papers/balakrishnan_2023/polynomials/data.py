@@ -156,8 +156,6 @@ class Inputs:
 
     def draw(self, kind: str, s: int) -> Draw:
         """Of the s-th seed: those of `hidden_polynomial`, whatever the degree."""
-        if kind not in KINDS:
-            raise UsageError(f"got inputs {kind!r}; expected one of {', '.join(KINDS)}")
         config, seed, at = self._config, self._seed + s, (kind == "correlated", s)
         if at not in self._draws:
             sizes = {"train": config.train, "validation": config.validation, "test": config.test}
