@@ -22,7 +22,7 @@ def network() -> nn.Module:
 
 @pytest.fixture
 def split() -> ns.Split:
-    return target_function(function="f2", intervals=40, dtype="float64")
+    return target_function("f2", intervals=40, dtype="float64")
 
 
 def features(network: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -169,7 +169,7 @@ def test_an_untrained_network_is_not_enough_evidence(tmp_path: Path) -> None:
 
 def task(name: str) -> tuple[Part, Part, int]:
     """A few items of a data set, every class among them, flat; real targets cut at their median."""
-    split = logistic_boundary() if name == "logistic-boundary" else ns.data.load(name)
+    split = logistic_boundary("F1") if name == "logistic-boundary" else ns.data.load(name)
     labels = []
     for part in (split.train, split.test):
         y = part.y.flatten()

@@ -24,7 +24,7 @@ import numpy as np
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import Matrix, finite
-from ntkscope_papers.qadeer_2023.regression_bounds import Bounds, times
+from ntkscope_papers.qadeer_2023.regression_bounds import COMMON, Bounds, times
 
 Refinement = tuple[int, int]
 
@@ -152,8 +152,10 @@ def logistic_bounds(
         return test[1] <= times(first, test[0]) and test[0] <= times(second, test[1])
 
     by_corner, by_slope = ordered and all(corner), ordered and matching
+    constants = (safe, safe * grown, safe * e_ntk, safe * grown * e_ck)
+    shared: dict[str, Any] = dict(zip(COMMON, (*train, *test, *constants, *steepest, ordered)))
     return LogisticBounds(
-        *(*train, *test, safe, safe * grown, safe * e_ntk, safe * grown * e_ck, *steepest, ordered),
+        **shared,
         omega=omega,
         corner_ck=corner[0],
         corner_ntk=corner[1],

@@ -15,7 +15,7 @@ decides and the printed one stands beside it:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,6 +87,9 @@ class Bounds:
         return {name: value for name, value in asdict(self).items() if name not in self.aside}
 
 
+COMMON = tuple(field.name for field in fields(Bounds))
+
+
 @dataclass(frozen=True)
 class RegressionBounds(Bounds):
     """What Theorems 4.1 (c1 = `√(2τ)`, c2 = `√(2τ)/(1-β)`) and 4.2 (d1 = `4τ`, d2 = `4τ/(1-β)²`) say of two fits.
@@ -140,8 +143,9 @@ def regression_bounds(target: Any, ck: Any, ntk: Any, *, refinement: int, length
         below = test[1] ** 2 <= d1 * test[0] ** 2 + added[1]
         return below and test[0] ** 2 <= times(d2, test[1] ** 2) + added[0]
 
+    shared: dict[str, Any] = dict(zip(COMMON, (*train, *test, c1, c2, d1, d2, *steepest, ordered)))
     return RegressionBounds(
-        *(*train, *test, c1, c2, d1, d2, *steepest, ordered),
+        **shared,
         beta=beta,
         projection_error=abs(size**2 - projected**2 - train[1] ** 2) / size**2,
         monotone_ck=monotone[0],
