@@ -31,6 +31,7 @@ from ntkscope_papers.balakrishnan_2023.orthants.measures import accuracy_by_orth
 from ntkscope_papers.balakrishnan_2023.orthants.networks import OrthantNetworks, logits
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import SwapEffect, planted_effects, swap_effect
 from ntkscope_papers.framework import Reading, Run, claim, drawing, figure, leg
+from ntkscope_papers.framework.claims import Needs
 from ntkscope_papers.framework.intervals import SHARE, interval, short
 from ntkscope_papers.framework.results import under
 
@@ -41,6 +42,11 @@ LABELS = {"plain": "labels as they are", "near": "neighbours exchanged", "far": 
 
 def every_depth(config: FoldOrCopy) -> list[str]:
     return [f"swaps/{depth}" for depth in config.depths]
+
+
+def own(id: str, statement: str, check: str, needs: Needs = every_depth, seeds: int = SEEDS) -> Any:
+    """`claim` of a statement of this project."""
+    return claim(id, "this project", statement, check, needs=needs, seeds=seeds)
 
 
 @dataclass(frozen=True)
@@ -100,25 +106,22 @@ class FoldOrCopy(OrthantNetworks):
             found[reading] = {**shares, "C": machine.told["C"], "gap": machine.told["gap"]}
         return found
 
-    @claim(
+    @own(
         "own-swap-effect-planted",
-        "this project",
         "the swap effect tells learners that copy their neighbours from those that fold",
         "a planted copier >= 0.9, a planted folder within 0.05 of 0",
         needs=["planted"],
+        seeds=1,
     )
     def tells_apart(self, record: Record) -> Reading:
         found = record.metrics["planted"]
         effects = {kind: found[kind]["effect"] for kind in ("copier", "folder")}
         return Reading(effects, effects["copier"] >= 0.9 and abs(effects["folder"]) <= 0.05)
 
-    @claim(
+    @own(
         "own-swaps-are-learned",
-        "this project",
         "networks learn exchanged labels where they have training items",
         "mean accuracy against the exchanged labels >= 0.8 in the swapped orthants, near and far, at every depth",
-        needs=every_depth,
-        seeds=SEEDS,
     )
     def learned(self, record: Record) -> Reading:
         found = {
@@ -129,13 +132,11 @@ class FoldOrCopy(OrthantNetworks):
         holds = all(row["mean"] >= 0.8 for row in found.values())
         return Reading({name: short(row) for name, row in found.items()}, holds, seeds=_fewest(record))
 
-    @claim(
+    @own(
         "own-depth-3-folds",
-        "this project",
         "networks of three hidden layers fold: what they say in the empty orthant does not hang on its neighbours",
         f"at depth 3 the bootstrap interval of the swap effect within ±{SMALL}, mean plain accuracy there >= 0.65",
         needs=["swaps/3"],
-        seeds=SEEDS,
     )
     def depth_3_folds(self, record: Record) -> Reading:
         row = swaps_of(record)[3]
@@ -143,13 +144,10 @@ class FoldOrCopy(OrthantNetworks):
         holds = effect.low >= -SMALL and effect.high <= SMALL and plain["mean"] >= 0.65
         return Reading({"swap effect": _told(effect), "plain accuracy": short(plain)}, holds, seeds=len(row["plain"]))
 
-    @claim(
+    @own(
         "own-networks-copy",
-        "this project",
         "networks copy: their answers in the empty orthant follow the neighbours' labels",
         f"the bootstrap interval of the swap effect above {SMALL} at every depth",
-        needs=every_depth,
-        seeds=SEEDS,
     )
     def copies(self, record: Record) -> Reading:
         effects = {depth: effect_of(row) for depth, row in swaps_of(record).items()}
@@ -162,13 +160,11 @@ class FoldOrCopy(OrthantNetworks):
         holds = all(effect.low > SMALL for effect in effects.values())
         return Reading(measured, holds, note, seeds=_fewest(record))
 
-    @claim(
+    @own(
         "own-copying-grows-with-depth",
-        "this project",
         "networks of four and five hidden layers copy more than those of three",
         "interval of the difference in swap effect, paired over seeds, above 0 for both",
         needs=["swaps/3", "swaps/4", "swaps/5"],
-        seeds=SEEDS,
     )
     def grows(self, record: Record) -> Reading:
         effects = {depth: np.array(effect_of(row).each) for depth, row in swaps_of(record).items()}
@@ -180,13 +176,10 @@ class FoldOrCopy(OrthantNetworks):
             found[f"{depth} - 3"] = [round(float(value), 4) for value in (gaps.mean(), *ends)]
         return Reading(found, all(low > 0 for _, low, _ in found.values()), seeds=len(effects[3]))
 
-    @claim(
+    @own(
         "own-mirror-images-fade",
-        "this project",
         "networks treat mirror images the less alike the more signs differ",
         "correlation one sign from the empty orthant minus that at all signs: interval over seeds above 0 at every depth",
-        needs=every_depth,
-        seeds=SEEDS,
     )
     def fades(self, record: Record) -> Reading:
         found = {}
@@ -197,9 +190,8 @@ class FoldOrCopy(OrthantNetworks):
         fewest = int(min(row["n"] for row in found.values()))
         return Reading({str(depth): short(row) for depth, row in found.items()}, holds, seeds=fewest)
 
-    @claim(
+    @own(
         "own-attribution-is-near",
-        "this project",
         "tangent machines make their scores in the empty orthant of its neighbours",
         "share of Σ|c_i K| at distance 1 at least twice those orthants' share of the items, mean over seeds, every depth,"
         " both readings",

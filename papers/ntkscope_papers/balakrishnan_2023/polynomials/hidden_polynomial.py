@@ -210,9 +210,7 @@ class HiddenPolynomial(PolynomialRuns):
             for axis, task in zip(axes, tasks):
                 rows = record.arrays[read.array_name(task)]
                 v, y, predicted = rows[0], rows[1], rows[2 + list(MODELS).index(model)]
-                order = np.argsort(v)
-                axis.plot(v[order], y[order], color="#999999", linewidth=1, label="true")
-                axis.scatter(v, predicted, s=4, alpha=0.5, linewidths=0, color=drawing.COLOURS[0], label=MODELS[model])
+                read.draw_predictions(axis, v, y, predicted, drawing.COLOURS[0], MODELS[model])
                 title = f"{task.kind}, degree {task.degree}, test items, one seed"
                 drawing.label(axis, title=title, x="v", legend=True)
         return found
@@ -256,10 +254,7 @@ def _degrees(axes: list[Any], results: Results, tasks: list[Task]) -> None:
         series[model] = [(task, results.metrics[read.kernels_key(task)]["models"][model]) for task in done]
     for k, (name, rows) in enumerate(series.items()):
         for axis, what in zip(axes, ("r2 test", "mse test")):
-            told_of = [interval(row[what]) for _, row in rows]
-            errors = [one["mean"] - one["low"] for one in told_of]
-            degrees = [task.degree for task, _ in rows]
-            drawing.line_with_errors(axis, degrees, [one["mean"] for one in told_of], errors, k, name)
+            read.draw_means(axis, [task.degree for task, _ in rows], [interval(row[what]) for _, row in rows], k, name)
     constant = [interval(results.network(task)["variance"])["mean"] for task in tasks]
     axes[1].plot([task.degree for task in tasks], constant, "--", color="#999999", label="constant")
     axes[0].set_ylim(-0.3, 1.05)

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 
 from ntkscope.core import Record
 from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, Task
+from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Read, Reading, lacking
 from ntkscope_papers.framework.intervals import ANY, interval, short
 
@@ -138,6 +139,19 @@ def first_epochs(shares: Float64[np.ndarray, "seeds moments"], moments: Sequence
     """
     reached = shares >= least
     return [float(moments[int(row.argmax())]) if row.any() else float("inf") for row in reached]
+
+
+def draw_predictions(axis: Any, v: Any, y: Any, predicted: Any, colour: str, label: str | None = None) -> None:
+    """The polynomial as a line, and what is said of the items."""
+    order = np.argsort(v)
+    axis.plot(v[order], y[order], color="#999999", linewidth=1, label=label and "true")
+    axis.scatter(v, predicted, s=4, alpha=0.5, linewidths=0, color=colour, label=label)
+
+
+def draw_means(axis: Any, at: Sequence[int], told: Sequence[Mapping[str, float]], which: int, label: str) -> None:
+    """Means with the lower half of their intervals."""
+    errors = [one["mean"] - one["low"] for one in told]
+    drawing.line_with_errors(axis, at, [one["mean"] for one in told], errors, which, label)
 
 
 Judged = Callable[[Results, Sequence[Task]], tuple[Any, bool]]

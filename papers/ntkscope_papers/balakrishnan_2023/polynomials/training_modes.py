@@ -21,7 +21,7 @@ from ntkscope.training.modes import Phase
 from ntkscope_papers.balakrishnan_2023.polynomials import machines as fits
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, Recipe, Trained, by_model
-from ntkscope_papers.balakrishnan_2023.polynomials.readings import over_seeds
+from ntkscope_papers.balakrishnan_2023.polynomials.readings import draw_means, draw_predictions, over_seeds
 from ntkscope_papers.framework import Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.claims import Read
 from ntkscope_papers.framework.intervals import R2, interval, short
@@ -31,6 +31,7 @@ RESTRICTED = MODES[1:]
 VARIANTS = tuple(product(("layer", "weights"), ("kept", "reset")))  # what is frozen, and the optimiser's state
 PLAIN = VARIANTS[0]
 LOSSES = ("svr", "ridge")
+CHANGES = ("first-layer weights after epoch 1", "first-layer biases after epoch 1", "readout weights in epoch 1")
 
 
 def networks_key(mode: str, freeze: str, state: str) -> str:
@@ -88,12 +89,7 @@ class TrainingModes(PolynomialRuns):
         for degree in self.kernel_degrees if (freeze, state) == PLAIN else ():
             rows = self.predictions(run, found, self.tasks, Task("isotropic", degree, self.targets[0]))
             run.record.array(f"predictions-{mode}-{degree}", rows.astype(np.float32))
-        names = (
-            "first-layer weights after epoch 1",
-            "first-layer biases after epoch 1",
-            "readout weights in epoch 1",
-        )
-        changes = dict(zip(names, found.changes.amax(0).tolist()))
+        changes = dict(zip(CHANGES, found.changes.amax(0).tolist()))
         tasks = self.member_scores(run, found, self.tasks)
         return {"moments": list(found.moments), "changes": changes, "tasks": tasks}
 
@@ -161,10 +157,7 @@ class TrainingModes(PolynomialRuns):
                 continue
             found[name], axes = drawing.canvas(2, 2, width=4.0, height=3.2)
             for k, (axis, (mode, array)) in enumerate(zip(axes, arrays.items())):
-                v, y, predicted = record.arrays[array]
-                order = np.argsort(v)
-                axis.plot(v[order], y[order], color="#999999", linewidth=1)
-                axis.scatter(v, predicted, s=4, alpha=0.5, linewidths=0, color=drawing.COLOURS[k])
+                draw_predictions(axis, *record.arrays[array], drawing.COLOURS[k])
                 axis.set_title(f"{mode}, degree {degree}, test items, one seed")
         return found
 
@@ -178,9 +171,8 @@ class TrainingModes(PolynomialRuns):
             for axis, (freeze, state) in zip(axes, complete):
                 modes = Modes(record, freeze, state, target)
                 for k, mode in enumerate(MODES):
-                    told_of = [interval(modes.of(mode, degree), R2) for degree in self.degrees]
-                    errors = [one["mean"] - one["low"] for one in told_of]
-                    drawing.line_with_errors(axis, self.degrees, [one["mean"] for one in told_of], errors, k, mode)
+                    told = [interval(modes.of(mode, degree), R2) for degree in self.degrees]
+                    draw_means(axis, self.degrees, told, k, mode)
                 drawing.label(axis, title=f"{freeze} frozen, state {state}, {target}", x="degree")
                 axis.set_xticks(self.degrees)
                 axis.set_ylim(-0.3, 1.05)
