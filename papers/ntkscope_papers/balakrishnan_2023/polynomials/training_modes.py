@@ -157,7 +157,8 @@ class TrainingModes(PolynomialRuns):
                 continue
             found[name], axes = drawing.canvas(2, 2, width=4.0, height=3.2)
             for k, (axis, (mode, array)) in enumerate(zip(axes, arrays.items())):
-                draw_predictions(axis, *record.arrays[array], drawing.COLOURS[k])
+                v, y, predicted = record.arrays[array]
+                draw_predictions(axis, v, y, predicted, drawing.COLOURS[k])
                 axis.set_title(f"{mode}, degree {degree}, test items, one seed")
         return found
 
