@@ -111,13 +111,13 @@ class AlignmentReversing(Experiment):
         X, y = (t.to(run.device) for t in (split.train.x, split.train.y))
         S, B = X.T @ (y[:, None] * X), X.T @ X
         A, kept = S @ S, S @ B @ S
-        predicted = early.quadratic_prediction(X, y, moments=moments)
+        predicted, limits = (early.quadratic_prediction(X, y, r) for r in (moments, free.free_moments(size, size)))
         eye = torch.eye(size, dtype=X.dtype, device=run.device)
         printed = predicted.printed_correlation
         return {
             "observed": [free.word_traces(A, B, R).correlation for R in matrices],
             "predicted": predicted.correlation,
-            "predicted, limits of the moments": early.quadratic_prediction(X, y, width=size).correlation,
+            "predicted, limits of the moments": limits.correlation,
             "predicted, exact means": early.expected_traces(X, y, size).correlation,
             "predicted, mean term": early.expected_derivatives(X, y, size).correlation,
             "printed": printed if math.isfinite(printed) else None,

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype, whole
-from ntkscope.core.checked import Count, NonNegative, Positive, Several, checked, within
-
-Decay: TypeAlias = Annotated[float, within(low=0, high=math.inf)] | None
+from ntkscope.core.arguments import as_dtype
 
 
-def spectrum(dimension: int, decay: Decay) -> Float[Tensor, " d"]:
+def spectrum(dimension: int, decay: float | None) -> Float[Tensor, " d"]:
     """Eigenvalues of the input covariance: all 1 without decay, else λ_k = 1 / (1 + k^decay), k from 1.
 
     `decay` = 0 gives I/2, `decay` = infinity one eigenvalue 1/2 and the rest 0: both half a projector.
@@ -38,30 +35,23 @@ def random_basis(dimension: int, seed: int) -> Float[Tensor, "d d"]:
     return q * r.diagonal().sign()
 
 
-def expected_gradient_outer_product(
-    form: Float[Tensor, "d d"], covariance: Float[Tensor, "d d"]
-) -> Float[Tensor, "d d"]:
-    """E[∇y ∇yᵀ] = 4 A Σ A for y = xᵀ A x, A symmetric, x ~ N(0, Σ)."""
-    return 4 * form @ covariance @ form
-
-
 def quadratic_form(
     form: Float[Tensor, "d d"],
     *,
     name: str,
-    seed: int,
-    decay: Decay,
-    train: int,
-    test: int,
-    unit_labels: bool,
-    dtype: str | torch.dtype,
-    hidden: dict[str, Tensor],
+    seed: int = 0,
+    decay: float | None = None,
+    train: int = 256,
+    test: int = 1024,
+    unit_labels: bool = True,
+    dtype: str = "float32",
+    **hidden: Tensor,
 ) -> Split:
-    """y = xᵀ A x / s with x ~ N(0, Σ), Σ = U diag(λ) Uᵀ (U random, or I without decay).
+    """y = xᵀ A x / s with x ~ N(0, Σ), Σ = U diag(λ) Uᵀ: I without decay, else λ_k = 1 / (1 + k^decay), U random.
 
     s is the population standard deviation of the training targets when `unit_labels`, else 1; test shares it. The
-    split's extras: `form` A, `label_scale` s, `covariance`, `eigenvalues`, `eigenbasis`, and `egop`, the expected
-    gradient outer product of the scaled target.
+    split's extras: `form` A, `label_scale` s, `covariance`, `eigenvalues`, `eigenbasis`, what is `hidden`, and `egop`, the
+    expected gradient outer product of the scaled target, 4 A Σ A / s². The test size is not published.
     """
     kind, dimension = as_dtype(dtype), len(form)
     values = spectrum(dimension, decay)
@@ -87,7 +77,7 @@ def quadratic_form(
         "covariance": covariance,
         "eigenvalues": values,
         "eigenbasis": basis,
-        "egop": expected_gradient_outer_product(form, covariance) / scale**2,
+        "egop": 4 * form @ covariance @ form / scale**2,
     }
     return Split(
         Part(x_train.to(kind), (y_train / scale).to(kind)),
@@ -113,83 +103,36 @@ def chain_form(rank: int, dimension: int) -> Float[Tensor, "d d"]:
     return form
 
 
-@checked
-def chain_monomial(
-    *,
-    seed: int = 0,
-    dimension: Count = 32,
-    rank: Several = 5,
-    decay: Decay = None,
-    unit_labels: bool = True,
-    train: Several = 256,
-    test: Count = 1024,
-    dtype: str | torch.dtype = "float32",
-) -> Split:
-    """y = Σ_{k=1}^{r} x_{k mod r} x_{(k+1) mod r}, x ~ N(0, I) or with eigenvalues 1 / (1 + k^decay) in a random basis.
+def chain_monomial(*, rank: int = 5, dimension: int = 32, **options: Any) -> Split:
+    """y = Σ_{k=1}^{r} x_{k mod r} x_{(k+1) mod r}; `options` and extras as of `quadratic_form`.
 
-    Targets are divided by the standard deviation of the training targets (`unit_labels=False`: left as they are, with
-    variance r for r >= 3 and standard normal inputs). The split's extras hold `form`, `covariance`, `eigenvalues`,
-    `eigenbasis`, `label_scale` and `egop`, the expected gradient outer product: for isotropic inputs its eigenvalues
-    are 4 cos²(2πm/r), so its rank is r, but r - 2 when r is a multiple of 4. `train` = 384 is figure 1's setting, 256
-    figure 2's; the test size is not published. Reference: Beaglehole et al. (2024), equation 1, appendix H.
+    For isotropic inputs the eigenvalues of the EGOP are 4 cos²(2πm/r), so its rank is r, but r - 2 when r is a multiple of 4;
+    targets left as they are have variance r for r >= 3. `train` = 384 is figure 1's setting, 256 figure 2's.
+    Reference: Beaglehole et al. (2024), equation 1, appendix H.
 
     >>> split = chain_monomial(train=10, test=5)
     >>> tuple(split.train.x.shape), round(float(split.train.y.std(correction=0)), 6)
     ((10, 32), 1.0)
     """
-    return quadratic_form(
-        chain_form(rank, whole(dimension, "dimension", low=rank, high=2**20)),
-        name="chain-monomial",
-        seed=seed,
-        decay=decay,
-        train=train,
-        test=test,
-        unit_labels=unit_labels,
-        dtype=dtype,
-        hidden={},
-    )
+    return quadratic_form(chain_form(rank, dimension), name="chain-monomial", **options)
 
 
-@checked
-def high_rank_polynomial(
-    *,
-    seed: int = 0,
-    dimension: Count = 128,
-    decay: Decay = None,
-    unit_labels: bool = True,
-    train: Several = 128,
-    test: Count = 1024,
-    dtype: str | torch.dtype = "float32",
-) -> Split:
-    """y = Σ_i (Qx)_i² = |Qx|², Q with standard normal entries; x ~ N(0, I) or with eigenvalues 1 / (1 + k^decay).
+def high_rank_polynomial(*, dimension: int = 128, train: int = 128, seed: int = 0, **options: Any) -> Split:
+    """y = Σ_i (Qx)_i² = |Qx|², Q with standard normal entries, among the extras; the rest as of `quadratic_form`.
 
-    Targets are divided by (not centred: their mean is Tr(QΣQᵀ) / s) the standard deviation s of the training targets.
-    The split's extras are those of "chain-monomial" and `Q`. The test size is not published.
-    Reference: Beaglehole et al. (2024), appendices C and H.
-
-    >>> split = high_rank_polynomial(dimension=8, train=10, test=5, unit_labels=False)
-    >>> x, Q = split.train.x, split.extras["Q"]
-    >>> torch.allclose(split.train.y, (x @ Q.T).square().sum(dim=1), rtol=1e-5)
-    True
+    Targets are divided by their standard deviation, not centred. Reference: Beaglehole et al. (2024), appendices C and H.
     """
     q = torch.randn(dimension, dimension, generator=generator(seed, "Q"), dtype=torch.float64)
-    return quadratic_form(
-        q.T @ q,
-        name="high-rank-polynomial",
-        seed=seed,
-        decay=decay,
-        train=train,
-        test=test,
-        unit_labels=unit_labels,
-        dtype=dtype,
-        hidden={"Q": q},
-    )
+    return quadratic_form(q.T @ q, name="high-rank-polynomial", train=train, seed=seed, Q=q, **options)
 
 
-def _spiked(count: int, dimension: int, ridge: Real, random: torch.Generator) -> Float[Tensor, "n d"]:
-    """Rows ~ N(0, 1 1ᵀ + ridge · I)."""
+RIDGE, NOISE, OFFSET = 0.5, 1e-2, 1e-5  # ε₁, ε₂ and what is added to every label
+
+
+def _spiked(count: int, dimension: int, random: torch.Generator) -> Float[Tensor, "n d"]:
+    """Rows ~ N(0, 1 1ᵀ + ε₁ I)."""
     shared = torch.randn(count, 1, generator=random, dtype=torch.float64)
-    return shared + math.sqrt(ridge) * torch.randn(count, dimension, generator=random, dtype=torch.float64)
+    return shared + math.sqrt(RIDGE) * torch.randn(count, dimension, generator=random, dtype=torch.float64)
 
 
 def reverse(x1: Float[Tensor, "n1 d"], drawn: Float[Tensor, "n2 d"]) -> Float[Tensor, "n2 d"]:
@@ -207,38 +150,34 @@ def reverse(x1: Float[Tensor, "n1 d"], drawn: Float[Tensor, "n2 d"]) -> Float[Te
 
 
 def _halves(
-    n: int, dimension: int, balance: Real, ridge: Real, reading: str, unit: bool, seed: int, name: str
+    n: int, dimension: int, balance: float, reading: str, unit: bool, seed: int, name: str
 ) -> tuple[Tensor, Tensor]:
     """X₁ and X₂ before the noise."""
     first = max(1, round(balance * n))
     rows = first if reading == "support" else n
-    x1 = _spiked(rows, dimension, ridge, generator(seed, name, "x1"))
+    x1 = _spiked(rows, dimension, generator(seed, name, "x1"))
     if unit:
         x1 = x1 / torch.linalg.matrix_norm(x1, 2)
-    drawn = _spiked(n - first if reading == "support" else n, dimension, ridge, generator(seed, name, "x2"))
+    drawn = _spiked(n - first if reading == "support" else n, dimension, generator(seed, name, "x2"))
     x2 = reverse(x1, drawn)
     if reading == "support":
         return x1, x2
     return x1[:first], x2[torch.randperm(n, generator=generator(seed, name, "subsample"))[: n - first]]
 
 
-@checked
 def alignment_reversing(
     *,
     seed: int = 0,
-    balance: Annotated[float, within(above=0, high=1)] = 0.1,
-    n: Several = 1024,
-    dimension: Count = 1024,
-    ridge: Positive = 0.5,
-    input_noise: NonNegative = 1e-2,
-    label_offset: Real = 1e-5,
-    reading: Literal["support", "subsample"] = "support",
+    balance: float = 0.1,
+    n: int = 1024,
+    dimension: int = 1024,
+    reading: str = "support",
     unit_norm: bool = True,
-    dtype: str | torch.dtype = "float32",
+    dtype: str = "float32",
 ) -> Split:
     """X = [X₁; X₂] + ε₂ Z: γn rows X₁ ~ N(0, 11ᵀ + ε₁ I) with label 1, and rows X₂ with X₂ᵀX₂ = (X₁ᵀX₁)⁻², label 0.
 
-    γ is `balance`, ε₁ `ridge`, ε₂ `input_noise`; 1e-5 is added to every label. As printed the construction does not
+    γ is `balance`. As printed the construction does not
     exist for n = d: γn < d rows leave X₁ᵀX₁ singular and (1 - γ)n rows cannot carry d orthonormal columns. Readings:
 
     - "support": the inverse is taken on the row space of X₁, where the law holds exactly if (1 - γ)n >= rank X₁ (for
@@ -251,7 +190,7 @@ def alignment_reversing(
     The test part is an independent draw of the same construction. Extras: `first`, the mask of rows from X₁; the
     split's noise-free training halves `x1` and `x2`. Cost: O(n d²). Reference: Beaglehole et al. (2024), appendix F.
 
-    >>> split = alignment_reversing(n=12, dimension=12, balance=0.25, input_noise=0, dtype="float64")
+    >>> split = alignment_reversing(n=12, dimension=12, balance=0.25, dtype="float64")
     >>> x1, x2 = split.extras["x1"], split.extras["x2"]
     >>> torch.allclose(x2.T @ x2, torch.linalg.pinv(x1.T @ x1, rtol=1e-9) @ torch.linalg.pinv(x1.T @ x1, rtol=1e-9))
     True
@@ -261,10 +200,10 @@ def alignment_reversing(
     kind = as_dtype(dtype)
 
     def part(name: str) -> tuple[Part, Tensor, Tensor]:
-        x1, x2 = _halves(n, dimension, balance, ridge, reading, unit_norm, seed, name)
+        x1, x2 = _halves(n, dimension, balance, reading, unit_norm, seed, name)
         x, first = torch.cat([x1, x2]), torch.arange(n) < len(x1)
-        x = x + input_noise * torch.randn(x.shape, generator=generator(seed, name, "noise"), dtype=torch.float64)
-        return Part(x.to(kind), (first.double() + label_offset).to(kind), {"first": first}), x1.to(kind), x2.to(kind)
+        x = x + NOISE * torch.randn(x.shape, generator=generator(seed, name, "noise"), dtype=torch.float64)
+        return Part(x.to(kind), (first.double() + OFFSET).to(kind), {"first": first}), x1.to(kind), x2.to(kind)
 
     train, x1, x2 = part("train")
     return Split(train, part("test")[0], name="alignment-reversing", extras={"x1": x1, "x2": x2})

@@ -124,15 +124,15 @@ class Averages(Experiment):
         """tr[R^p] over networks with d = k, and with d = k/2, against their limits and the exact means at these sizes."""
         found: dict[str, Any] = {"draws": self.networks, "width": self.width}
         for name, d in (("d = k", self.width), ("d = k/2", self.width // 2)):
-            drawn = free.drawn_moments(d, self.width, draws=self.networks, seed=run.seed)
+            means, sems = free.drawn_moments(d, self.width, draws=self.networks, seed=run.seed)
             limit, exact = free.free_moments(d, self.width), gaussian.mean_moments(d, self.width)
-            errors = [max(error, 1e-12) for error in drawn.errors]
+            errors = [max(error, 1e-12) for error in sems]
             found[name] = {
-                "mean": list(drawn.values),
+                "mean": means,
                 "limit": list(limit),
                 "exact mean": list(exact),
-                "standard errors from the limit": [(v - x) / e for v, x, e in zip(drawn.values, limit, errors)],
-                "standard errors from the exact mean": [(v - x) / e for v, x, e in zip(drawn.values, exact, errors)],
+                "standard errors from the limit": [(v - x) / e for v, x, e in zip(means, limit, errors)],
+                "standard errors from the exact mean": [(v - x) / e for v, x, e in zip(means, exact, errors)],
             }
         return found
 
@@ -249,7 +249,7 @@ class Averages(Experiment):
             sums = free.Traces(
                 *(sum(getattr(one, name) for one in traces) / count for name in ("numerator", "first", "second"))
             )
-            predicted = early.quadratic_prediction(X, y, width=size).correlation
+            predicted = early.quadratic_prediction(X, y, free.free_moments(size, size)).correlation
             spread = float(np.std(powers, ddof=1) / np.mean(powers))
             row = (float(rho.std(ddof=1)), float(rho.mean()), sums.correlation, predicted, spread)
             for name, value in zip(columns, row):

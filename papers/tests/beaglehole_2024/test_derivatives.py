@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import NtkscopeError, generator
+from ntkscope.core import generator
 from ntkscope_papers.beaglehole_2024 import derivatives as early
 from ntkscope_papers.beaglehole_2024 import free_products as free
 from ntkscope_papers.beaglehole_2024 import gaussian_words as gaussian
@@ -88,21 +88,6 @@ def test_proposition_4_for_every_layer_loss_and_number_of_outputs(
             assert -1e-12 <= fast.correlation <= 1
         # With the 1/n that AGOP = WᵀKW needs, the second identity is off by n.
         assert n == 1 or not close(moved.T @ (K / n) @ moved, slow.agop, 1e-3)
-
-
-def test_proposition_4_of_a_convolution() -> None:
-    x = normal(3, 2, 6, 5, seed=0)
-    conv = nn.Conv2d(2, 4, (3, 2), stride=2, padding=1, bias=False).double()
-    made = conv(x).requires_grad_()
-    f = torch.stack([made.square().sum((1, 2, 3)), torch.tanh(made).sum((1, 2, 3))], 1)
-    tangents = torch.stack([torch.autograd.grad(f[:, c].sum(), made, retain_graph=True)[0] for c in range(2)], 1)
-    patches = nn.functional.unfold(x, (3, 2), stride=2, padding=1).transpose(1, 2)
-    D = normal(3, 2, seed=1)
-    conv.zero_grad()
-    made = conv(x)
-    (torch.stack([made.square().sum((1, 2, 3)), torch.tanh(made).sum((1, 2, 3))], 1) * D).sum().backward()
-    velocity = early.weight_velocity(patches, tangents.flatten(3).transpose(2, 3), D)
-    assert close(velocity, -conv.weight.grad.flatten(1))
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -204,10 +189,8 @@ def test_equation_6_is_equation_20_at_the_identity() -> None:
     X, y = torch.linalg.qr(normal(6, 4, seed=3))[0], normal(6, seed=3, name="y")
     r = free.free_moments(4, 4)
     assert early.isotropic_numerator(X, y, r) == pytest.approx(
-        early.quadratic_prediction(X, y, moments=r).traces.numerator, rel=1e-10
+        early.quadratic_prediction(X, y, r).traces.numerator, rel=1e-10
     )
-    with pytest.raises(NtkscopeError, match="quadratic_prediction"):
-        early.isotropic_numerator(2 * X, y, r)
 
 
 def test_the_prediction_is_that_of_large_networks() -> None:
@@ -215,19 +198,19 @@ def test_the_prediction_is_that_of_large_networks() -> None:
     X = normal(300, 300, seed=4) * torch.linspace(0.2, 2.0, 300, dtype=torch.float64)
     y = 1 + 0.3 * normal(300, seed=4, name="y")
     observed = [early.quadratic_traces(X, y, *free.draw_network(300, 300, s)).correlation for s in range(4)]
-    predicted = early.quadratic_prediction(X, y, moments=free.drawn_moments(300, 300, draws=4))
+    predicted = early.quadratic_prediction(X, y, free.drawn_moments(300, 300, draws=4)[0])
     mean = sum(observed) / 4
     gap, printed = abs(predicted.correlation - mean), abs(predicted.printed_correlation - mean)
     assert gap < 0.015
     assert printed > max(0.02, 2 * gap)
-    assert early.quadratic_prediction(X, y, width=300).correlation == pytest.approx(mean, abs=0.03)
+    assert early.quadratic_prediction(X, y, free.free_moments(300, 300)).correlation == pytest.approx(mean, abs=0.03)
 
 
 def test_moments_of_r() -> None:
     assert free.free_moments(1024, 1024) == (1.0, 4.0, 25.0, 202.0)
     drawn = free.drawn_moments(5, 7, draws=1500, seed=1)
     exact = (1.0, 3 * (5 + 2) / 7 + 1 - 1 / 7)  # of E[tr R] and E[tr R²] at any size
-    for value, error, wanted in zip(drawn.values, drawn.errors, exact):
+    for value, error, wanted in zip(*drawn, exact):
         assert abs(value - wanted) <= 4 * error
     W, a = free.draw_network(4, 3, 0)
     R = W.T @ torch.diag(a**2) @ W
@@ -295,11 +278,11 @@ def test_freeness_is_the_limit_of_the_exact_means() -> None:
         exact, limit = gaussian.mean_moments(d, 2 * d), free.free_moments(d, 2 * d)
         assert max(abs(a / b - 1) for a, b in zip(exact, limit)) < error
     X, y = normal(40, 30, seed=33), normal(40, seed=33, name="y")
-    found = [call(X, y, width=30).correlation for call in (early.expected_traces, early.quadratic_prediction)]
-    assert 0 < abs(found[0] - found[1]) < 0.05
+    free_one = early.quadratic_prediction(X, y, free.free_moments(30, 30)).correlation
+    assert 0 < abs(early.expected_traces(X, y, 30).correlation - free_one) < 0.05
 
 
-@pytest.mark.parametrize("activation", ["relu", "quadratic", "erf"])
+@pytest.mark.parametrize("activation", ["relu", "quadratic"])
 def test_the_mean_kernel_of_one_hidden_layer_is_exact_at_any_width(activation: str) -> None:
     X, draws, k = normal(4, 3, seed=9), 8_000, 2
     h = (normal(draws, k, 3, seed=10) / math.sqrt(3) @ X.T).requires_grad_()
@@ -313,30 +296,27 @@ def test_the_mean_kernel_of_one_hidden_layer_is_exact_at_any_width(activation: s
 
 @pytest.mark.parametrize("width", [2, 5])
 def test_the_mean_kernel_of_two_quadratic_layers_at_finite_width(width: int) -> None:
-    X, draws, s = normal(3, 3, seed=12), 30_000, (0.7, 1.3, 0.9)
+    X, draws = normal(3, 3, seed=12), 30_000
     h = normal(draws, 3, 3, seed=13)[..., :width, :] if width < 3 else normal(draws, width, 3, seed=13)
-    h = h * math.sqrt(s[0] / 3) @ X.T
-    W = normal(draws, width, width, seed=14) * math.sqrt(s[1] / width)
+    h = h / math.sqrt(3) @ X.T
+    W = normal(draws, width, width, seed=14) / math.sqrt(width)
     g = W @ h.square()
-    b = W.mT @ (normal(draws, width, 1, seed=15) * math.sqrt(s[2] / width) * 2 * g) * 2 * h
+    b = W.mT @ (normal(draws, width, 1, seed=15) / math.sqrt(width) * 2 * g) * 2 * h
     kernels = b.mT @ b
     error = kernels.std(0) / math.sqrt(draws)
-    options: dict[str, Any] = {"activation": "quadratic", "depth": 2, "scales": s}
+    options: dict[str, Any] = {"activation": "quadratic", "depth": 2}
     exact = expected_kernel(X, width=width, **options)
     assert bool(((kernels.mean(0) - exact).abs() <= 4.5 * error).all())
     assert close(expected_kernel(X, width=10**9, **options), expected_kernel(X, **options), 1e-6)
     assert not close(exact, expected_kernel(X, **options), 0.2)
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-def test_the_mean_kernel_with_depth_is_that_of_wide_networks(layer: int) -> None:
+def test_the_mean_kernel_with_depth_is_that_of_wide_networks() -> None:
     x, k = normal(5, 3, seed=16), 600
     model = network(2, k, 3, 1, "relu", 17)
-    b = layer_view(model, model[1 + 2 * layer], x).tangents[:, 0]
-    limit = expected_kernel(x, activation="relu", depth=2, layer=layer)
+    b = layer_view(model, model[1], x).tangents[:, 0]
+    limit = expected_kernel(x, activation="relu", depth=2)
     assert float((b @ b.T - limit).norm() / limit.norm()) < 0.3  # a few √(5 / k)
-    whole = ns.infinite.Relu()
-    assert close(expected_kernel(x, activation=whole, depth=2, layer=layer), limit, 1e-14)
 
 
 def test_a_projector_is_perfectly_aligned_and_others_are_not() -> None:
@@ -357,37 +337,7 @@ def test_first_order_is_the_mean_kernel_in_equation_4() -> None:
     assert early.first_order_prediction(X, y, activation="quadratic").correlation == pytest.approx(wide, abs=1e-6)
 
 
-def good() -> tuple[Tensor, Tensor]:
-    return normal(5, 3, seed=22), normal(5, seed=22, name="y")
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda X, y: early.quadratic_prediction(X * math.nan, y, width=3), "NaN"),
-        (lambda X, y: early.quadratic_prediction(X, y), "expected one of them"),
-        (lambda X, y: early.quadratic_prediction(X, y, width=3, moments=(1, 4, 25, 202)), "expected one of them"),
-        (lambda X, y: early.quadratic_prediction(X, y, width=0), "at least 1"),
-        (lambda X, y: early.quadratic_prediction(X, y, moments=(1.0, 4.0)), "four finite numbers"),
-        (lambda X, y: early.quadratic_prediction(X, y, moments=(1.0, 0.5, 25.0, 202.0)), "no positive semi-definite"),
-        (lambda X, y: early.quadratic_prediction(X, y, moments=(-1.0, 4.0, -25.0, 202.0)), "no positive semi-definite"),
-        (lambda X, y: early.quadratic_prediction(X * 1e-80, y, width=3), "rescale"),
-        (lambda X, y: early.weight_velocity(X, normal(5, 2, 2, seed=1), y), "axes"),
-        (lambda X, y: expected_kernel(X, activation="sigmoid"), "sigmoid"),
-        (lambda X, y: expected_kernel(X, activation="relu", depth=2, width=9), "leave width out"),
-        (lambda X, y: expected_kernel(X, activation="relu", depth=2, layer=2), "layer 2"),
-        (lambda X, y: expected_kernel(X, activation="relu", scales=[1.0]), "scales"),
-        (lambda X, y: free.drawn_moments(3, 3, draws=1), "at least 2"),
-        (lambda X, y: free.free_cumulants(-1.0), "positive"),
-    ],
-)
-def test_wrong_use_is_refused(call: Any, words: str) -> None:
-    with pytest.raises(NtkscopeError, match=words):
-        call(*good())
-
-
 def test_constant_labels_are_labels() -> None:
     """Balance 1 of the alignment-reversing set has them."""
-    X, _ = good()
-    assert 0 < early.quadratic_prediction(X, torch.ones(5), width=3).correlation <= 1
-    assert math.isfinite(early.quadratic_prediction(X.numpy(), [1] * 5, width=3).correlation)
+    X = normal(5, 3, seed=22)
+    assert 0 < early.quadratic_prediction(X, torch.ones(5).double(), free.free_moments(3, 3)).correlation <= 1
