@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import ntkscope as ns
+from contracts.experiment import judged, made_record
 from ntkscope_papers.framework.claims import Reading, Statement, claim
 
 LEDGER = Path(__file__).resolve().parents[3] / "shared" / "claims"
@@ -40,6 +41,10 @@ DERIVED = {  # figures that follow from those of the ledger, and do not stand in
     "surrogate-proj-pntk-weakest-clean": "a difference of two rows of Table 3",
     "surrogate-table4-times": "7.4 minutes in hours",
 }
+
+IN_PARTS = [
+    name for name, entry in ns.EXPERIMENTS.items() if "im_2021" not in entry.__module__
+]  # those judge whole runs
 
 
 def statements() -> list[Statement]:
@@ -77,6 +82,16 @@ def test_every_statement_is_made_once_and_is_complete() -> None:
         assert statement.source, statement.id
         assert statement.values not in (None, "", {}, []), statement.id
         assert statement.check not in ("", "reported", "none"), statement.id
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_what_was_not_run_says_with_which_command_it_is(name: str, tmp_path: Path) -> None:
+    """A record without results: every statement is there, and only what is arithmetic has a measured value."""
+    claims = judged(made_record(tmp_path, name))
+    assert set(claims) == {statement.id for statement in ns.EXPERIMENTS[name].published()}
+    untested = [claim for claim in claims.values() if claim.verdict == "not testable here"]
+    assert all(claim.measured is None for claim in untested)
+    assert any(f"ntkscope run {name} --scale paper" in claim.note for claim in untested)
 
 
 def test_ids_and_figures_are_those_of_the_ledger() -> None:

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.killed import Killed, writing
+from ntkscope.core import Claim
 from ntkscope.core.records.claims import VERDICTS
+from ntkscope_papers.framework import Experiment, Run
 from ntkscope_papers.framework import experiment as _runner
 
 TIMES = ("seconds", "fit_seconds", "kernel_seconds")
@@ -29,6 +32,24 @@ TIMES = ("seconds", "fit_seconds", "kernel_seconds")
 def readings(name: str, prefix: str = "") -> dict[str, Any]:
     """The statements of an experiment by their ids without `prefix`; each is called with a configuration and a record."""
     return {statement.id.removeprefix(prefix): statement for statement in ns.EXPERIMENTS[name].published()}
+
+
+def made_record(folder: Path, name: str, **results: Any) -> ns.Record:
+    """A record of an experiment with results made by hand."""
+    record = ns.Record.create(folder, kind="experiment", name=name)
+    record.put(**results)
+    return record
+
+
+def run_of(config: Experiment, record: ns.Record | None = None, seed: int = 0) -> Run:
+    """For legs and `prepare` that are called by hand; without a record, of those that write no array."""
+    return Run(config, record, torch.device("cpu"), None, seed, False)  # type: ignore[arg-type]
+
+
+def judged(record: ns.Record, config: Experiment | None = None, prefix: str = "") -> dict[str, Claim]:
+    """The claims on a record by their ids without `prefix`, judged with the published settings or with others."""
+    config = config or ns.EXPERIMENTS[record.name]()
+    return {claim.id.removeprefix(prefix): claim for claim in config.judge(record, "")}
 
 
 def without_times(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ def first_reading(config: AlignmentReversing) -> list[str]:
     return [f"{FIRST}/{s}" for s in range(config.data_seeds)]
 
 
+on_first = partial(claim, seeds=10, needs=first_reading)
+
+
 @dataclass(frozen=True)
 class AlignmentReversing(Experiment):
     """Beaglehole et al., Figure 3, App. F: ρ of the second derivatives by balance, by free probability and observed.
@@ -54,13 +58,7 @@ class AlignmentReversing(Experiment):
     networks: int = 30
     readings: tuple[str, ...] = tuple(READINGS)
 
-    smoke = {
-        "size": 96,
-        "balances": (0.0625, 0.125, 0.25, 0.5, 1.0),
-        "data_seeds": 2,
-        "other_seeds": 1,
-        "networks": 4,
-    }
+    smoke = {"size": 96, "balances": (0.0625, 0.125, 0.25, 0.5, 1.0), "data_seeds": 2, "other_seeds": 1, "networks": 4}
 
     def prepare(self, run: Run) -> tuple[list[Tensor], tuple[float, ...]]:
         """R = Wᵀ diag(a²) W of every network, and tr[R^p] averaged over them, as appendix H does."""
@@ -150,13 +148,11 @@ class AlignmentReversing(Experiment):
         note = "the caption shows four data seeds, appendix H averages over ten; the balances are not published"
         return Reading(measured, True, note, seeds=self.data_seeds)
 
-    @claim(
+    @on_first(
         "nfa-fig3-match",
         "Figure 3, Section 3.2",
         "predicted and observed correlations match closely, with a single network",
         f"mean difference <= {ONE} from one network, <= {MEAN} from the mean of 30, R² >= {SHARE}; printed: outside [0, 1]",
-        seeds=10,
-        needs=first_reading,
     )
     def match(self, record: Record) -> Reading:
         measured = {reading: comparison(record, reading) for reading in measured_readings(record)}
@@ -174,13 +170,11 @@ class AlignmentReversing(Experiment):
         )
         return Reading(measured, holds, note, seeds=first["data seeds"])
 
-    @claim(
+    @on_first(
         "nfa-fig3-balance",
         "Figure 3, Section 3.2",
         "a lower balance lowers the correlation",
         "at the smallest balance at least 0.1 below balance 1",
-        seeds=10,
-        needs=first_reading,
     )
     def balance(self, record: Record) -> Reading:
         measured = {reading: drop(record, reading) for reading in measured_readings(record)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ntkscope.core import Record
@@ -11,6 +12,8 @@ from ntkscope_papers.framework.intervals import CORRELATION, interval, short
 
 READ = ("variance", "deviation")
 RHO, CONTROL = ("layers", "layer1", "rho"), ("layers", "layer1", "control")
+on_identities = partial(claim, needs=["definitions/identities"])
+on_networks = partial(claim, seeds=5, needs=["trained/variance"])
 PTK_FACTOR = "K needs the factor 1/n that the AGOP is defined with; as printed, the two sides differ by n"
 
 
@@ -29,12 +32,8 @@ def with_deviation(record: Record, measured: dict[str, Any], *path: str) -> dict
     return measured
 
 
-@claim(
-    "nfa-index-convention",
-    "Section 2.1",
-    "f(x) = h_{L+1}(x)",
-    "shapes: L + 1 affine maps, so the output is h_L",
-    needs=["definitions/identities"],
+@on_identities(
+    "nfa-index-convention", "Section 2.1", "f(x) = h_{L+1}(x)", "shapes: L + 1 affine maps, so the output is h_L"
 )
 def _index(config: Any, record: Record) -> Reading:
     shapes = record.metrics["definitions/identities"]["shapes"]
@@ -44,12 +43,8 @@ def _index(config: Any, record: Record) -> Reading:
     return Reading({"shapes": shapes}, hidden == 2 and chained and shapes["readout"][0] == 1, note, exact=True)
 
 
-@claim(
-    "nfa-nfm-agop-def",
-    "Section 2.1",
-    "F = WᵀW, G = 1/n Σ ∂f ∂fᵀ",
-    "both symmetric and positive semi-definite, k × k",
-    needs=["definitions/identities"],
+@on_identities(
+    "nfa-nfm-agop-def", "Section 2.1", "F = WᵀW, G = 1/n Σ ∂f ∂fᵀ", "both symmetric and positive semi-definite, k × k"
 )
 def _definitions(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/identities"]["layers"]
@@ -63,12 +58,11 @@ def _definitions(config: Any, record: Record) -> Reading:
     )
 
 
-@claim(
+@on_identities(
     "nfa-agop-decomposition",
     "Section 2.2",
     "G = WᵀKW",
     "relative error ≤ 1e-12 with 1/n in K; without it a factor of n",
-    needs=["definitions/identities"],
 )
 def _decomposition(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/identities"]
@@ -79,13 +73,13 @@ def _decomposition(config: Any, record: Record) -> Reading:
     return Reading({"gap": gap, "printed / AGOP": printed, "n": n}, holds, PTK_FACTOR, exact=True)
 
 
-@claim("nfa-prop2", "Proposition 2", "ρ(F, G) = ρ(WᵀW, WᵀKW)", "equal to 1e-12", needs=["definitions/identities"])
+@on_identities("nfa-prop2", "Proposition 2", "ρ(F, G) = ρ(WᵀW, WᵀKW)", "equal to 1e-12")
 def _proposition(config: Any, record: Record) -> Reading:
     gap = max(one["gap of proposition 2"] for one in record.metrics["definitions/identities"]["layers"].values())
     return Reading({"gap": gap}, gap <= 1e-12, exact=True)
 
 
-@claim("nfa-identity-K", "Section 2.2", 1, "1 to 1e-12 for K = 3I", needs=["definitions/identities"])
+@on_identities("nfa-identity-K", "Section 2.2", 1, "1 to 1e-12 for K = 3I")
 def _identity(config: Any, record: Record) -> Reading:
     gap = max(one["off 1 with K = 3I"] for one in record.metrics["definitions/identities"]["layers"].values())
     return Reading({"off 1": gap}, gap <= 1e-12, exact=True)
@@ -183,14 +177,7 @@ def _setting(config: Any, record: Record) -> Reading:
     return Reading(measured, max(losses) <= 0.01, note)
 
 
-@claim(
-    "nfa-fig1-rho",
-    "Figure 1",
-    0.93,
-    "mean over seeds in 0.90 … 0.95 with s a variance",
-    seeds=5,
-    needs=["trained/variance"],
-)
+@on_networks("nfa-fig1-rho", "Figure 1", 0.93, "mean over seeds in 0.90 … 0.95 with s a variance")
 def _rho(config: Any, record: Record) -> Reading:
     values = each(record, "variance", *RHO)
     rho, shown = interval(values, CORRELATION), [round(value, 4) for value in values]
@@ -200,14 +187,7 @@ def _rho(config: Any, record: Record) -> Reading:
     return Reading(measured, 0.90 <= rho["mean"] <= 0.95, note, seeds=int(rho["n"]))
 
 
-@claim(
-    "nfa-fig1-random-Q",
-    "Figure 1",
-    0.53,
-    "mean of the control in 0.45 … 0.60 and at least 0.3 below ρ",
-    seeds=5,
-    needs=["trained/variance"],
-)
+@on_networks("nfa-fig1-random-Q", "Figure 1", 0.53, "mean of the control in 0.45 … 0.60 and at least 0.3 below ρ")
 def _control(config: Any, record: Record) -> Reading:
     rho, control = each(record, "variance", *RHO), each(record, "variance", *CONTROL, "mean")
     mean, drop = interval(control, CORRELATION), interval(a - b for a, b in zip(rho, control))
@@ -222,14 +202,7 @@ def _control(config: Any, record: Record) -> Reading:
     return Reading(with_deviation(record, measured, *CONTROL, "mean"), holds, note, seeds=int(mean["n"]))
 
 
-@claim(
-    "nfa-fig1-ptk-spread",
-    "Section 2.2",
-    5.9,
-    "mean over seeds of std / mean of K's eigenvalues in 5 … 6.5",
-    seeds=5,
-    needs=["trained/variance"],
-)
+@on_networks("nfa-fig1-ptk-spread", "Section 2.2", 5.9, "mean over seeds of std / mean of K's eigenvalues in 5 … 6.5")
 def _spread(config: Any, record: Record) -> Reading:
     path = ("layers", "layer1", "spread")
     spread = interval(each(record, "variance", *path))
@@ -238,14 +211,7 @@ def _spread(config: Any, record: Record) -> Reading:
     return Reading(measured, 5 <= spread["mean"] <= 6.5, "population standard deviation", seeds=int(spread["n"]))
 
 
-@claim(
-    "nfa-egop-agop",
-    "Figure 1",
-    "similar",
-    "ρ(AGOP, EGOP) ≥ 0.7 and ρ(NFM, EGOP) ≥ 0.7, means over seeds",
-    seeds=5,
-    needs=["trained/variance"],
-)
+@on_networks("nfa-egop-agop", "Figure 1", "similar", "ρ(AGOP, EGOP) ≥ 0.7 and ρ(NFM, EGOP) ≥ 0.7, means over seeds")
 def _likeness(config: Any, record: Record) -> Reading:
     likeness = {name: interval(each(record, "variance", "egop", name)) for name in ("agop", "nfm")}
     measured = {f"ρ({name.upper()}, EGOP)": short(one) for name, one in likeness.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -31,6 +32,9 @@ def every_network(config: DeepPrediction) -> list[str]:
     return [f"{task}/{activation}/{width}/{s}" for task, activation, width, s in config.networks()]
 
 
+on_networks = partial(claim, seeds=10, needs=every_network)
+
+
 @dataclass(frozen=True)
 class DeepPrediction(Experiment):
     """Beaglehole et al., Figure 6, App. C: two hidden layers, quadratic and ReLU, by decay of the data's spectrum.
@@ -49,13 +53,7 @@ class DeepPrediction(Experiment):
     decays: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0, 10.0)
     seeds: int = 10
 
-    smoke = {
-        "widths": (16, 64),
-        "items": 16,
-        "dimension": 16,
-        "decays": (0.0, 1.0, 2.0, 10.0),
-        "seeds": 2,
-    }
+    smoke = {"widths": (16, 64), "items": 16, "dimension": 16, "decays": (0.0, 1.0, 2.0, 10.0), "seeds": 2}
 
     def panels(self) -> Iterator[tuple[str, str, int]]:
         return product(self.tasks, self.activations, self.widths)
@@ -128,13 +126,11 @@ class DeepPrediction(Experiment):
         note = "residuals are the labels (Eq. 4); E[𝒦] is that of infinite width; the grid of α is not published"
         return Reading(measured, True, note)
 
-    @claim(
+    @on_networks(
         "nfa-fig6-dip",
         "Figure 6, App. C",
         "observed and predicted correlations are lowest at intermediate α",
         f"in every panel the mean over seeds is lowest inside, at least {DIP} below both ends",
-        seeds=10,
-        needs=every_network,
     )
     def dips(self, record: Record) -> Reading:
         measured: dict[str, Any] = {}
@@ -150,13 +146,11 @@ class DeepPrediction(Experiment):
             deep.append(0 < lowest < values.shape[1] - 1 and below["mean"] >= DIP)
         return Reading(measured, all(deep), f"{sum(deep)} of {len(deep)} curves", seeds=self.seeds)
 
-    @claim(
+    @on_networks(
         "nfa-fig6-width",
         "Figure 6, App. C",
         "quadratic: the prediction is closer at width 1024 than at 128",
         "mean difference over α smaller at the larger width, both tasks, by more than two paired standard errors",
-        seeds=10,
-        needs=every_network,
     )
     def width(self, record: Record) -> Reading:
         if "quadratic" not in self.activations or len(self.widths) < 2:
@@ -177,13 +171,11 @@ class DeepPrediction(Experiment):
             }
         return Reading(measured, all(closer), "", seeds=self.seeds)
 
-    @claim(
+    @on_networks(
         "nfa-fig6-relu",
         "Figure 6, App. C",
         "ReLU: only qualitatively right, worse than quadratic",
         "at the larger width mean error of ReLU above that of quadratic, both tasks; Spearman over α > 0.5",
-        seeds=10,
-        needs=every_network,
     )
     def relu(self, record: Record) -> Reading:
         if set(self.activations) < {"quadratic", "relu"}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ LAYER = "layer1"
 OLIVETTI = "Olivetti faces (400 images of 40 people, split by person) for CelebA, which is not available here"
 ONE_DRAW = 0.04  # the published control
 SIDE = 64
+on_faces = partial(claim, stand_in=OLIVETTI, seeds=5, needs=["trained"])
 
 
 @dataclass(frozen=True)
@@ -132,14 +134,8 @@ class Faces(Experiment):
         inside = all(one["pixels"][0] >= 0 and one["pixels"][1] <= 1 for one in members)
         return Reading(measured, even and inside and min(each(record, "train_accuracy")) >= 0.99)
 
-    @claim(
-        "nfa-fig9-rho",
-        "Figure 9",
-        0.91,
-        "Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds",
-        stand_in=OLIVETTI,
-        seeds=5,
-        needs=["trained"],
+    @on_faces(
+        "nfa-fig9-rho", "Figure 9", 0.91, "Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds"
     )
     def pearson(self, record: Record) -> Reading:
         values = each(record, "pearson_diagonal")
@@ -152,14 +148,11 @@ class Faces(Experiment):
         }
         return Reading(measured, mean["mean"] >= 0.6, "mean with its 95 % interval", seeds=int(mean["n"]))
 
-    @claim(
+    @on_faces(
         "nfa-fig9-random-Q",
         "Figure 9",
         ONE_DRAW,
         "mean over draws of Q at least 0.3 below the value with K; the published number's rank among the draws",
-        stand_in=OLIVETTI,
-        seeds=5,
-        needs=["trained"],
     )
     def control(self, record: Record) -> Reading:
         draws = np.concatenate(each(record, "draws"))

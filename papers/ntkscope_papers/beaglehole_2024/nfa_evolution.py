@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,6 +21,8 @@ from ntkscope_papers.framework.intervals import CORRELATION, interval, short
 SMALL = 0.01  # scales up to this one are small
 EARLY = (5, 25)  # steps
 DECAYING = ("decay-1", "decay-2")
+isotropic = partial(claim, seeds=10, needs=every_scale("isotropic"))
+decaying = partial(claim, seeds=10, needs=every_scale(*DECAYING))
 WHOLE = "mse/"  # begins the legs whose rate is of MSE, as Appendix H may be read, not of ½·MSE
 FIGURES = {"isotropic": "figure-2", "decay-1": "figure-7", "decay-2": "figure-8"}
 TITLES = {
@@ -93,13 +96,11 @@ class NFAEvolution(FeatureRuns):
         )
         return Reading(measured, exact and diverged == 0 and largest <= 1, note)
 
-    @claim(
+    @isotropic(
         "nfa-fig2-uncentred-sensitive",
         "Figure 2",
         "the final value can be extremely sensitive to s, particularly in layer 2",
         "range over s of the final uncentred correlation ≥ 0.2 in some layer, mean over seeds",
-        seeds=10,
-        needs=every_scale("isotropic"),
     )
     def sensitive(self, record: Record) -> Reading:
         paths = paths_of(self.scales, record, "isotropic")
@@ -121,27 +122,23 @@ class NFAEvolution(FeatureRuns):
         note = f"{INTERVALS}; the range is larger in: {where}"
         return Reading(measured, max(one["mean"] for one in ranges.values()) >= 0.2, note, seeds=paths.seeds)
 
-    @claim(
+    @isotropic(
         "nfa-fig2-centred-robust",
         "Figure 2",
         "high at all s, and varies less with s than the uncentred one",
         "both layers: range over s, averaged over time, below the uncentred one (interval of the paired difference below 0);"
         " least centred correlation ≥ 0.5, mean over seeds",
-        seeds=10,
-        needs=every_scale("isotropic"),
     )
     def robust(self, record: Record) -> Reading:
         paths = paths_of(self.scales, record, "isotropic")
         measured, holds = robustness(paths)
         return Reading(measured, holds, INTERVALS, seeds=paths.seeds)
 
-    @claim(
+    @isotropic(
         "nfa-fig2-centred-early",
         "Section 2.3",
         "especially high, and invariant to s, early in training",
         "steps 5 to 25, means over seeds: ≥ 0.8 at every s in both layers, spread over s ≤ 0.15",
-        seeds=10,
-        needs=every_scale("isotropic"),
     )
     def early(self, record: Record) -> Reading:
         paths = paths_of(self.scales, record, "isotropic")
@@ -164,13 +161,11 @@ class NFAEvolution(FeatureRuns):
         note = f"{INTERVALS}; " + (f"holds until step {steps[least - 1]}" if least else "holds at none of these steps")
         return Reading(measured, holds, note, seeds=paths.seeds)
 
-    @claim(
+    @isotropic(
         "nfa-uncentred-rises",
         "Section 2.3, Appendix G",
         "small at the start, high after training",
         "layer 1, s ≤ 0.01: final less initial uncentred correlation ≥ 0.2, mean over seeds",
-        seeds=10,
-        needs=every_scale("isotropic"),
     )
     def rises(self, record: Record) -> Reading:
         paths = paths_of(self.scales, record, "isotropic")
@@ -185,13 +180,11 @@ class NFAEvolution(FeatureRuns):
         note = f"{INTERVALS}; in layer 2, which starts at scale 1, the least rise is {least:.2f}"
         return Reading(measured, bool(small) and min(small) >= 0.2, note, seeds=paths.seeds)
 
-    @claim(
+    @decaying(
         "nfa-fig7-8-robust",
         "Figures 7 and 8",
         "as Figure 2 with input spectra 1/(1+k) and 1/(1+k²)",
         "as fig2-centred-robust for both spectra, and the uncentred correlation of layer 1 grows at s ≤ 0.01",
-        seeds=10,
-        needs=every_scale(*DECAYING),
     )
     def robust_decaying(self, record: Record) -> Reading:
         measured: dict[str, Any] = {}
@@ -205,13 +198,11 @@ class NFAEvolution(FeatureRuns):
         note = INTERVALS + (f"; fails: {', '.join(failing)}" if failing else "")
         return Reading(measured, not failing, note, seeds=paths.seeds)
 
-    @claim(
+    @decaying(
         "nfa-fig7-8-test-loss",
         "Appendix G",
         "test loss improves at smaller s, where both correlations are higher",
         "Spearman(s, final test loss) > 0 over at least four s, mean over seeds, both spectra",
-        seeds=10,
-        needs=every_scale(*DECAYING),
     )
     def test_loss(self, record: Record) -> Reading:
         measured: dict[str, Any] = {}

@@ -17,6 +17,7 @@ TAU = {"trntk": 0.776, "trntk0": 0.658, "proj-trntk": 0.737, "proj-pntk": 0.407,
 TAD = {"trntk": -0.30, "trntk0": -0.52, "proj-trntk": -0.20, "proj-pntk": -0.30, "em": -0.32, "ck": -0.20}
 AT_OPTIMUM = "tau at the surrogates' optimum and CK raw, not fits by SGD and cosines as published"
 NEAR = 0.1  # of a published τ: fits by SGD vary by 0.02 to 0.10 over seeds
+over_three = partial(claim, seeds=3)  # networks
 COMPARED = "tau compared on the training points every kernel of a network has"
 
 
@@ -128,12 +129,11 @@ def _table(networks: Networks) -> Reading:
     return networks.reading(measured, holds, note, asked=1, other="" if whole else AT_OPTIMUM)
 
 
-@claim(
+@over_three(
     "surrogate-table2-trntk-best",
     "Section 4, Table 2",
     "trNTK has the highest tau",
     ">= others - 0.02, fits by SGD and CK as cosines where there are",
-    seeds=3,
 )
 @over_networks
 def _best(networks: Networks) -> Reading:
@@ -177,12 +177,11 @@ PROJECTION = claim(
 )(over_networks(partial(gap, "trntk", "proj-trntk", lambda mean: abs(mean) <= 0.05)))
 
 
-@claim(
+@over_three(
     "surrogate-proj-pntk-weakest-clean",
     "Table 2",
     {"gap to proj-trNTK": 0.330},
     "mean gap > 0 at every ridge from 1e-6 to 1e-2",
-    seeds=3,
 )
 @over_networks
 def _weakest(networks: Networks) -> Reading:
@@ -193,12 +192,11 @@ def _weakest(networks: Networks) -> Reading:
     return networks.reading({"gap by ridge": gaps} if gaps else None, signs == {True}, note)
 
 
-EMBEDDING = claim(
+EMBEDDING = over_three(
     "surrogate-embedding-inconsistent",
     "Section 4",
     {"gap to trNTK": 0.008},
     "|gap| <= 0.05 on ResNet-18 (the other half: surrogate-table2-bert)",
-    seeds=3,
 )(over_networks(partial(gap, "trntk", "em", lambda mean: abs(mean) <= 0.05)))
 
 
@@ -223,12 +221,8 @@ INSIDE = claim(
 )(over_networks(partial(share, "mean_in_iqr", 0.95)))
 
 
-@claim(
-    "surrogate-attribution-not-sparse",
-    "Section 4",
-    "no small set dominates",
-    "top-5 share < 5 %, spread > 0.1",
-    seeds=3,
+@over_three(
+    "surrogate-attribution-not-sparse", "Section 4", "no small set dominates", "top-5 share < 5 %, spread > 0.1"
 )
 @over_networks
 def _sparse(networks: Networks) -> Reading:
@@ -237,12 +231,8 @@ def _sparse(networks: Networks) -> Reading:
     return networks.reading(found or None, bool(found) and found["top5_share"] < 0.05 and found["participation"] > 0.1)
 
 
-CENTRED = claim(
-    "surrogate-attribution-centred-by-class",
-    "Section 4",
-    "a neuron's own class adds most",
-    ">= 90 % of images",
-    seeds=3,
+CENTRED = over_three(
+    "surrogate-attribution-centred-by-class", "Section 4", "a neuron's own class adds most", ">= 90 % of images"
 )(over_networks(partial(share, "own_class_most", 0.9)))
 
 

@@ -33,6 +33,7 @@ SWAPPED = (
 )
 EXCHANGED = "compared with the authors' own printout, in which this row's two taus stand the other way round"
 LEAST = {"em": 97}
+over_three = partial(claim, seeds=3)  # networks
 AT_OPTIMUM = "tau at the surrogate's optimum, not by SGD as published"
 
 
@@ -168,12 +169,11 @@ def taus(square: Networks, found: Mapping[str, Any], side: str) -> tuple[dict[st
     return values, f"{square.many}; {'fits by SGD, CK as cosines' if sgd else 'fits at the optimum'}"
 
 
-@claim(
+@over_three(
     "surrogate-poison-setup",
     "Section 4",
     "a tenth of the training images with a yellow square and the target label",
     "attack success >= 95 %, clean accuracy drop <= 2 points",
-    seeds=3,
 )
 @with_all_kernels
 def _setup(square: Networks, found: Mapping[str, Any]) -> Reading:
@@ -199,12 +199,11 @@ def _rule(config: Any, record: Record) -> Reading:
     return Reading({"three of five": three, "two of five": two}, three and not two)
 
 
-@claim(
+@over_three(
     "surrogate-forensics-all-but-ck",
     "Section 4, Table 3",
     {"precision % at least": 99.71, "recall % at least": 99.97},
     "precision and recall >= 97 % for all but CK; F1 of CK lower both raw and as cosines",
-    seeds=3,
 )
 @with_all_kernels
 def _filters(square: Networks, found: Mapping[str, Any]) -> Reading:
@@ -230,12 +229,11 @@ def _best_poisoned(square: Networks, found: Mapping[str, Any]) -> Reading:
     return square.reading(poisoned, "proj-pntk" in top_two, f"{how}; {EXCHANGED}")
 
 
-@claim(
+@over_three(
     "surrogate-poison-less-faithful",
     "Section 4, Tables 2 and 3",
     {"trntk": 0.191, "trntk0": 0.14, "proj-trntk": 0.172, "proj-pntk": -0.147, "em": 0.338, "ck": 0.078},
     "tau of the network trained on clean data is higher, for every kernel but proj-pNTK",
-    seeds=3,
 )
 @with_all_kernels
 def _less_faithful(square: Networks, found: Mapping[str, Any]) -> Reading:
@@ -247,12 +245,11 @@ def _less_faithful(square: Networks, found: Mapping[str, Any]) -> Reading:
     return square.reading(lost, all(v > 0 for k, v in lost.items() if k != "proj-pntk"))
 
 
-@claim(
+@over_three(
     "surrogate-poison-cosine-top",
     "Section 4, Table 3",
     "the cosine kernels are the most faithful",
     "the three highest taus on clean test images",
-    seeds=3,
 )
 @with_all_kernels
 def _cosine_top(square: Networks, found: Mapping[str, Any]) -> Reading:

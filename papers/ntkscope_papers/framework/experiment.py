@@ -45,10 +45,7 @@ class Run:
 
 
 def leg(
-    key: str = "",
-    *,
-    over: Callable[[Any], Iterable[Any]] | None = None,
-    optional: bool | Callable[..., bool] = False,
+    key: str = "", *, over: Callable[[Any], Iterable[Any]] | None = None, optional: bool | Callable[..., bool] = False
 ) -> Callable[[F], F]:
     """Decorator: a method `(self, run, *case)` that measures one leg for each case of `over(self)`, stored under `key`.
 

@@ -249,6 +249,12 @@ def _score(record: Record, name: str, method: str, count: int) -> DatamodelingSc
     return DatamodelingScore(items, float(items.mean()), (float("nan"), float("nan")))
 
 
+def legs_of(config: AttributionQuality, *names: str) -> list[str]:
+    """The legs of these tasks, or of all, if they are part of the run."""
+    tasks = [name for name in names or config.tasks if name in config.tasks]
+    return [f"{name}/{what}" for name, what in product(tasks, ("retraining", *config.methods, "differences"))]
+
+
 def above(name: str, config: AttributionQuality, record: Record) -> Reading:
     """LDS with its interval, and seconds, of every method with one and with all checkpoints."""
     if name not in config.tasks or not {PEER, FAST} <= set(config.methods):
@@ -272,6 +278,7 @@ ABOVE = [
         "this project",
         "a Gauss-Newton step on trntk predicts retraining better than TRAK at equal numbers of checkpoints",
         "paired 95 % interval of the difference in LDS above 0, with one and with five checkpoints",
+        needs=lambda config, name=name: legs_of(config, name),  # type: ignore[misc]
     )(partial(above, name))
     for name in RECIPES
 ]
@@ -282,6 +289,7 @@ ABOVE = [
     "this project",
     "one checkpoint of ours is level with TRAK's five, at a fifth of its time",
     "on two of four tasks the interval of the difference reaches 0 or more, and seconds are at most 1/5",
+    needs=legs_of,
 )
 def fewer(config: AttributionQuality, record: Record) -> Reading:
     if not {PEER, FAST} <= set(config.methods):
@@ -300,6 +308,7 @@ def fewer(config: AttributionQuality, record: Record) -> Reading:
     "this project",
     "influence orders what removing points for real does",
     "rank correlation with real retraining above chance (one-sided 5 %) for single points and above 0.5 for groups of 20",
+    needs=legs_of,
 )
 def removed(config: AttributionQuality, record: Record) -> Reading:
     real = {

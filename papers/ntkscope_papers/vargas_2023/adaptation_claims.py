@@ -36,6 +36,7 @@ TABLE_6: dict[str, dict[str, float]] = {
 }
 ON_M = ("probe", "random", "finetune", "lora")
 P_VALUE, SHUFFLES = 0.007, 50
+over_shuffles = partial(claim, stand_in=WHY, seeds=SHUFFLES)
 Runs = list[Mapping[str, Any]]
 
 
@@ -108,13 +109,11 @@ def _rate(several: Runs) -> str:
     return f"learning rate {several[0]['lr']:g}, chosen on P"
 
 
-@claim(
+@over_shuffles(
     "conjugate-table5-finetune",
     "Conjugate kernel, Table 5",
     TABLE_5["finetune"],
     "mean training accuracy >= 98 %, mean test accuracy within 6 points of the probe's",
-    stand_in=WHY,
-    seeds=50,
 )
 @of_runs("finetune", "probe")
 def _finetune(config: Any, record: Record, tuned: Runs, probe: Runs) -> Reading:
@@ -136,7 +135,7 @@ def _lora(config: Any, record: Record, several: Runs) -> Reading:
     return Reading(table(several), None, f"rank {config.rank}; {_rate(several)}", seeds=len(several))
 
 
-@claim(
+@over_shuffles(
     "conjugate-table5-order",
     "Conjugate kernel, Section 7",
     {
@@ -144,8 +143,6 @@ def _lora(config: Any, record: Record, several: Runs) -> Reading:
         "train minus test, points": {"random": 27.9, "finetune": 16.2, "probe": 9.0, "lora": 3.1},
     },
     "probe minus random >= 10 points; gap of fine-tuning > gap of the probe; probe minus fine-tuning > -3 points",
-    stand_in=WHY,
-    seeds=50,
 )
 def _order(config: Any, record: Record) -> Reading:
     found = {name: rows(config, record, name) for name in ON_M}
@@ -247,13 +244,11 @@ def _sizes(record: Record, several: Runs) -> tuple[int, int]:
     return int(record.metrics["splits"]["M"]["items"]) - test, test
 
 
-@claim(
+@over_shuffles(
     "shift-probe-matches-finetune",
     "Distribution shift, Section 4",
     {"probe on M minus fine-tuning on P, points": 2.2, "standard error": 0.74},
     "probe minus fine-tuning > -3 points",
-    stand_in=WHY,
-    seeds=50,
     needs=["splits"],
 )
 @of_runs("probe", "finetune-on-p")
@@ -270,14 +265,8 @@ def _matches(config: Any, record: Record, probe: Runs, tuned: Runs) -> Reading:
     return Reading(measured, difference > -3, note, seeds=len(probe))
 
 
-@claim(
-    "shift-ks-test",
-    "Distribution shift, Section 4",
-    {"p": P_VALUE},
-    "reported, beside a fair test",
-    stand_in=WHY,
-    seeds=50,
-    needs=["splits"],
+@over_shuffles(
+    "shift-ks-test", "Distribution shift, Section 4", {"p": P_VALUE}, "reported, beside a fair test", needs=["splits"]
 )
 @of_runs("probe", "finetune-on-p")
 def _ks(config: Any, record: Record, probe: Runs, on_p: Runs) -> Reading:

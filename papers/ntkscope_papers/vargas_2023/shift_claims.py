@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from ntkscope_papers.framework.results import digits, summary
 
 WHY = "MiniLM with six layers in place of GPT-2"
 SOURCE = "Distribution shift"
+with_minilm = partial(claim, stand_in=WHY)
 
 
-@claim(
+@with_minilm(
     "conjugate-fig12-first-pc-shift",
     "Conjugate kernel, Figure 12",
     "the first principal component has visibly different densities on P and M",
     "Kolmogorov–Smirnov test on the first component: p < 1e-3",
-    stand_in=WHY,
     needs=["plane"],
 )
 def _first_pc(config: Any, record: Record) -> Reading:
@@ -54,12 +55,11 @@ def _last(config: Any, record: Record) -> Mapping[str, Any] | None:
     return None if found is None else found["mean"]
 
 
-@claim(
+@with_minilm(
     "shift-fig13a-two-pcs",
     f"{SOURCE}, Figure 13a",
     "the first two principal components separate P from M",
     "reported: area under the curve of a quadratic and a linear rule",
-    stand_in=WHY,
     needs=lambda config: [f"layer/{config.blocks}"],
 )
 def _two_pcs(config: Any, record: Record) -> Reading:
@@ -83,12 +83,11 @@ def _identity(config: Any, record: Record) -> Reading:
     return Reading({"largest difference": found}, found <= 1e-8)
 
 
-@claim(
+@with_minilm(
     "shift-linear-separability",
     f"{SOURCE}, Section 4",
     "a linear classifier on embeddings tells P from M (the table is lost)",
     "balanced accuracy >= 0.75; with labels shuffled within 0.5 ± 0.05",
-    stand_in=WHY,
     needs=["linear"],
 )
 def _linear(config: Any, record: Record) -> Reading:
@@ -221,12 +220,11 @@ def _one_sided(config: Any, record: Record) -> Reading:
     )
 
 
-@claim(
+@with_minilm(
     "shift-pca-filter",
     f"{SOURCE}, Section 7",
     "a search for a part of P that looks like M in PC1–2; no outcome is reported",
     "area under the curve in PC1–2 within 0.5 ± 0.05 after selection",
-    stand_in=WHY,
     needs=["subsample"],
 )
 def _pca_filter(config: Any, record: Record) -> Reading:

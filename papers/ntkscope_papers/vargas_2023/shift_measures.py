@@ -96,13 +96,7 @@ def confident(scores: Float64[np.ndarray, " n"], labels: Labels, share: float) -
 
 
 def filtered(
-    P: Vectors,
-    M: Vectors,
-    y_P: Labels,
-    y_M: Labels,
-    share: float,
-    seed: int,
-    device: torch.device,
+    P: Vectors, M: Vectors, y_P: Labels, y_M: Labels, share: float, seed: int, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """P filtered by a probe of one half of M, downstream accuracy on the other half; both halves take both parts.
 

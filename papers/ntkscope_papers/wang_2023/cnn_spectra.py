@@ -46,6 +46,9 @@ def judged(config: Any) -> list[str]:
     return [f"{name}/{s}" for name in OPTIMIZERS for s in range(config.seeds)]
 
 
+on_networks = partial(claim, needs=judged, seeds=3)
+
+
 @dataclass(frozen=True)
 class CnnSpectra(Experiment):
     """Linear-width networks, Figure 22: the NTK's spectrum of a small CNN on CIFAR-2 before and after GD, SGD and Adam.
@@ -154,13 +157,11 @@ class CnnSpectra(Experiment):
         """The results of each optimizer's networks."""
         return {name: [record.metrics[f"{name}/{s}"] for s in range(self.seeds)] for name in OPTIMIZERS}
 
-    @claim(
+    @on_networks(
         "spectra-fig22-accuracies",
         "Figure 22",
         {"GD": 79.0, "SGD": 84.0, "Adam": 86.4},
         "mean test accuracy of GD at most that of SGD + 1 point, of SGD at most that of Adam + 1 point",
-        needs=judged,
-        seeds=3,
     )
     def accuracies(self, record: Record) -> Reading:
         runs = self.networks(record)
@@ -175,13 +176,11 @@ class CnnSpectra(Experiment):
         note = "classes, architecture, sample and steps are not published: the reading is ours"
         return Reading(measured, holds, note, seeds=self.seeds)
 
-    @claim(
+    @on_networks(
         "spectra-fig22-ntk-spectra",
         "Figure 22, Section 5",
         "unchanged by GD, a heavier tail with SGD, heavier still with Adam; spikes from the start",
         "mean KS distance of log-eigenvalues, scaled by the trace: GD < SGD < Adam; at the start λ₁ > 5 λ₁₀ everywhere",
-        needs=judged,
-        seeds=3,
     )
     def spectra(self, record: Record) -> Reading:
         runs = self.networks(record)

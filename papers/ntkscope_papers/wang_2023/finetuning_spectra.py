@@ -40,6 +40,9 @@ def accuracies(config: Any) -> list[str]:
     return [f"accuracy/{s}" for s in range(config.seeds)]
 
 
+on_minilm = partial(claim, needs=accuracies, stand_in=WHY)
+
+
 @dataclass(frozen=True)
 class FinetuningSpectra(Experiment):
     """Linear-width networks, Figure 23: the CK's leading eigenvalues and alignments while MiniLM is fine-tuned on tweets.
@@ -151,26 +154,19 @@ class FinetuningSpectra(Experiment):
             several.setdefault(epoch, []).append(row["values"][0])
         return [digits(float(np.median(values)), 5) for _, values in sorted(several.items())]
 
-    @claim(
-        "spectra-fig23-accuracies",
-        "Figure 23",
-        {"train %": 95.90, "test %": 84.0},
-        "test accuracy between 75 and 90 %",
-        needs=accuracies,
-        stand_in=WHY,
+    @on_minilm(
+        "spectra-fig23-accuracies", "Figure 23", {"train %": 95.90, "test %": 84.0}, "test accuracy between 75 and 90 %"
     )
     def accurate(self, record: Record) -> Reading:
         found = [record.metrics[key] for key in accuracies(self)]
         percent = {f"{where} %": [round(100 * one[where], 2) for one in found] for where in ("train", "test")}
         return Reading(percent, all(0.75 <= one["test"] <= 0.9 for one in found))
 
-    @claim(
+    @on_minilm(
         "spectra-fig23-eigen-evolution",
         "Figure 23a",
         "the CK's first eigenvalue first falls and then rises",
         "the least of its start and of its median over each epoch lies inside the run, at least 2 % below both ends",
-        needs=accuracies,
-        stand_in=WHY,
     )
     def first_eigenvalue(self, record: Record) -> Reading:
         measured = []
@@ -184,27 +180,23 @@ class FinetuningSpectra(Experiment):
         holds = all(turns(self.by_epoch(rows)) for rows in self.evolution(record))
         return Reading({"first eigenvalue": measured}, holds, note)
 
-    @claim(
+    @on_minilm(
         "spectra-fig23-alignment",
         "Figure 23b",
         "the alignment of labels and first eigenvector grows",
         "that of the first or of the second eigenvector ends at least 0.2 above its start",
-        needs=accuracies,
-        stand_in=WHY,
     )
     def alignment(self, record: Record) -> Reading:
         ends = [[rows[i]["alignments"][:2] for i in (0, -1)] for rows in self.evolution(record)]
         rises = [max(after - before for before, after in zip(*pair)) >= 0.2 for pair in ends]
         return Reading({"of the first two, before and after": ends}, all(rises))
 
-    @claim(
+    @on_minilm(
         "spectra-pretrained-ck-heavy-tail",
         "Section 5",
         "the pre-trained encoder's CK has a heavy tail and several spikes",
         "first eigenvalue > 10 times the median of the positive ones; the upper tenth likelier by a power law than an"
         " exponential",
-        needs=accuracies,
-        stand_in=WHY,
     )
     def pretrained(self, record: Record) -> Reading:
         start = self.evolution(record)[0][0]

@@ -406,11 +406,7 @@ def heavy_tail(config: Any, record: Record) -> Reading:
 
 
 @claim(
-    "spectra-mp-edge",
-    "Figure 20b",
-    {"edge": 4.949490},
-    "λ₁ of W₀ᵀW₀/d within 2 % of (1 + √(h/d))²",
-    needs=["initial"],
+    "spectra-mp-edge", "Figure 20b", {"edge": 4.949490}, "λ₁ of W₀ᵀW₀/d within 2 % of (1 + √(h/d))²", needs=["initial"]
 )
 def edge(config: Any, record: Record) -> Reading:
     found = record.metrics["initial"]
@@ -447,9 +443,5 @@ def gain(config: Any, record: Record) -> Reading:
 
 
 INVARIANT_SGD = claim(
-    "spectra-sgd-invariance",
-    "Section 4.1",
-    "small-step SGD like GD",
-    "case 2: as for case 1",
-    needs=["table8/case2"],
+    "spectra-sgd-invariance", "Section 4.1", "small-step SGD like GD", "case 2: as for case 1", needs=["table8/case2"]
 )(partial(invariant, "case2"))

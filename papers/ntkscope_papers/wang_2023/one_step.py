@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ntkscope.core import UsageError
 from ntkscope.linalg.random_matrices.spiked import spiked_value
 
 
@@ -42,13 +41,6 @@ class OneStepSetting:
     second: float
     readout: float = 1.0
     start: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.linear**2 > self.second:
-            raise UsageError(
-                f"got linear={self.linear!r}, second={self.second!r}; expected linear² at most second: labels cannot be more"
-                " linear than they are large"
-            )
 
     @property
     def ratio(self) -> float:

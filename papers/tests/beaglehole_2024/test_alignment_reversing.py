@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
+from contracts.experiment import ExperimentContract, made_record, readings, run_of
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.alignment_reversing import FIRST, AlignmentReversing, comparison, drop
 from ntkscope_papers.beaglehole_2024.free_products import drawn_moments
-from ntkscope_papers.framework import Run
 
 READINGS = readings("alignment-reversing", "nfa-")
 
@@ -26,7 +24,7 @@ class TestAlignmentReversing(ExperimentContract):
 
 def test_one_balance_is_what_the_measures_say() -> None:
     config = AlignmentReversing(size=32, networks=3)
-    run = Run(config, None, torch.device("cpu"), None, 0, False)
+    run = run_of(config)
     found = config.one_balance(run, FIRST, 0.5, 1)
     assert len(found["observed"]) == 3
     assert all(0 < value <= 1 for value in found["observed"])
@@ -35,17 +33,8 @@ def test_one_balance_is_what_the_measures_say() -> None:
     assert 0 < found["predicted"] <= 1
 
 
-def test_the_construction_exists_with_enough_rows_only() -> None:
-    config = AlignmentReversing()
-    found = config.construction(Run(config, None, torch.device("cpu"), None, 0, False))
-    assert found["enough rows"] < 1e-8
-    assert found["rank of X₁ᵀX₁ over d, n = d"] == 0.25
-    assert found["columns of V₂ over d, n = d"] == 0.75
-
-
 def _record(tmp_path: Path, predicted: float, lowest: float, printed: float | None = None) -> Record:
     """Ten data seeds, three balances: observed 0.9, `lowest` at the smallest; predictions off by `predicted`."""
-    record = Record.create(tmp_path / "run", kind="experiment", name="alignment-reversing")
 
     def one(rho: float) -> dict[str, Any]:
         made = dict.fromkeys(("limits of the moments", "exact means", "mean term"), rho)
@@ -59,10 +48,8 @@ def _record(tmp_path: Path, predicted: float, lowest: float, printed: float | No
             "SBS with S²": 0.9,
         }
 
-    for seed in range(10):
-        balances = {"0.1": one(lowest), "0.5": one(0.8), "1": one(0.95)}
-        record.put(**{f"support/{seed}": {"seconds": 1.0, "balances": balances}})
-    return record
+    row = {"balances": {"0.1": one(lowest), "0.5": one(0.8), "1": one(0.95)}}
+    return made_record(tmp_path, "alignment-reversing", **{f"support/{seed}": row for seed in range(10)})
 
 
 @pytest.mark.parametrize(
@@ -83,9 +70,3 @@ def test_verdicts(
     assert READINGS["appF-agop-identity"](AlignmentReversing(), record).holds is False
     assert comparison(record, FIRST)["of"] == 30
     assert drop(record, FIRST)["lowest at"] == ("0.1" if lowest < 0.8 else "0.5")
-
-
-def test_what_was_not_run_is_said(tmp_path: Path) -> None:
-    record = Record.create(tmp_path / "run", kind="experiment", name="alignment-reversing")
-    for name, reading in READINGS.items():
-        assert reading(AlignmentReversing(), record).lacks, name

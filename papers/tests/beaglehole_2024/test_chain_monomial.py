@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
+from contracts.experiment import ExperimentContract, made_record, readings, run_of
 from ntkscope_papers.beaglehole_2024.chain_monomial import ChainMonomial
-from ntkscope_papers.framework import Run
 from ntkscope_papers.framework.intervals import interval
 
 READINGS = readings("chain-monomial", "nfa-")
@@ -29,30 +27,19 @@ class TestChainMonomial(ExperimentContract):
     identities = tuple(f"nfa-{name}" for name in EXACT)
 
 
-def record_of(tmp_path: Path, **metrics: Any) -> ns.Record:
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="chain-monomial")
-    record.put(**metrics)
-    return record
-
-
-def run_of(config: ChainMonomial, seed: int = 0) -> Run:
-    """For the legs that write no array."""
-    return Run(config, None, torch.device("cpu"), None, seed, False)
+def record_of(folder: Path, **metrics: Any) -> ns.Record:
+    return made_record(folder, "chain-monomial", **metrics)
 
 
 def test_identities_hold_and_the_printed_ptk_is_off_by_n(tmp_path: Path) -> None:
-    found = ChainMonomial().identities(run_of(ChainMonomial(), 5))
+    found = ChainMonomial().identities(run_of(ChainMonomial(), seed=5))
     record = record_of(tmp_path, **{"definitions/identities": found})
     for name in ("index-convention", "nfm-agop-def", "agop-decomposition", "prop2", "identity-K"):
         assert READINGS[name](ChainMonomial(), record).holds, name
     for one in found["layers"].values():
         assert one["printed / AGOP"] == pytest.approx(found["n"])
-
-
-def test_a_ptk_without_its_factor_is_not_reproduced(tmp_path: Path) -> None:
-    found = ChainMonomial().identities(run_of(ChainMonomial(), 5))
     found["layers"]["layer1"]["printed / AGOP"] = 1.0
-    record = record_of(tmp_path, **{"definitions/identities": found})
+    record = record_of(tmp_path / "other", **{"definitions/identities": found})
     assert not READINGS["agop-decomposition"](ChainMonomial(), record).holds
 
 
@@ -67,12 +54,6 @@ def test_the_rank_of_the_egop_is_two_less_where_four_divides_r(tmp_path: Path) -
     found["ranks"]["4"] = 4  # as printed
     other = record_of(tmp_path / "other", **{"definitions/targets": found})
     assert not READINGS["egop-chain"](ChainMonomial(), other).holds
-
-
-def test_laws_of_the_correlation(tmp_path: Path) -> None:
-    config = ChainMonomial()
-    record = record_of(tmp_path, **{"definitions/correlation": config.laws_of_correlation(run_of(config, 1))})
-    assert READINGS["rho-def"](config, record).holds
 
 
 @pytest.mark.parametrize(("drawn", "holds"), [(0.04, True), (0.2, False)])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
+from contracts.experiment import ExperimentContract, made_record, readings
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.deep_prediction import DeepPrediction, linear_slope
 from ntkscope_papers.beaglehole_2024.expected_kernel import DUALS
@@ -44,15 +44,9 @@ def test_the_linear_slope_is_the_beginning_of_the_arc_cosine() -> None:
         assert float(values) == float(DUALS["relu"](c, one, one)[0])
 
 
-def test_spectra_at_both_ends() -> None:
-    found = DeepPrediction(dimension=5).spectrum(None)
-    assert found["alpha 0"] == [0.5, 0.5]
-    assert found["alpha infinite"] == [0.5, 0.0]
-
-
 def _record(tmp_path: Path, *, depth: float, small: float, large: float, relu: float) -> Record:
     """Curves that dip by `depth` at the middle; predictions of quadratic networks off by `small` and `large`."""
-    record = Record.create(tmp_path / "run", kind="experiment", name="deep-prediction")
+    record = made_record(tmp_path, "deep-prediction")
     for task in TWO.tasks:
         for activation in TWO.activations:
             for width in TWO.widths:
@@ -81,9 +75,3 @@ def test_verdicts(tmp_path: Path, change: dict[str, float], expected: dict[str, 
     record = _record(tmp_path, **{"depth": 0.2, "small": 0.1, "large": 0.02, "relu": 0.05, **change})
     for name, holds in expected.items():
         assert READINGS[name](TWO, record).holds is holds, name
-
-
-def test_what_was_not_run_is_said(tmp_path: Path) -> None:
-    record = Record.create(tmp_path / "run", kind="experiment", name="deep-prediction")
-    for name, reading in READINGS.items():
-        assert reading(TWO, record).lacks, name

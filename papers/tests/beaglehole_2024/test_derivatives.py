@@ -156,11 +156,7 @@ def test_equations_16_to_23_are_identities(n: int, d: int, k: int, seed: int) ->
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    d=st.integers(1, 5),
-    seed=st.integers(0, 10**6),
-    cumulants=st.tuples(*[st.floats(0.1, 3.0)] * 4),
-)
+@given(d=st.integers(1, 5), seed=st.integers(0, 10**6), cumulants=st.tuples(*[st.floats(0.1, 3.0)] * 4))
 def test_equations_20_22_and_28_by_non_crossing_partitions(
     d: int, seed: int, cumulants: tuple[float, float, float, float]
 ) -> None:

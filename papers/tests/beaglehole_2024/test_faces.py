@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
+from contracts.experiment import ExperimentContract, made_record, readings
 from ntkscope.core import Part
 from ntkscope_papers.beaglehole_2024 import faces
-from ntkscope_papers.framework import Run
 
 READINGS = readings("faces", "nfa-fig9-")
 
@@ -37,13 +35,6 @@ def test_balanced_parts_have_as_many_of_either_label() -> None:
     assert len(set(found.x.flatten().tolist())) == 6
     assert not torch.equal(found.x, faces.balanced(part, 2, 3).x)
     assert faces.signed(found).y.unique().tolist() == [-1.0, 1.0]
-
-
-def test_the_pearson_form_is_numpys(tmp_path: Path) -> None:
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="faces")
-    config = faces.Faces()
-    record.put(definition=config.definition(Run(config, record, torch.device("cpu"), None, 0, False)))
-    assert READINGS["nfa-pearson-def"](config, record).holds
 
 
 def test_diagonals_are_those_of_the_matrices() -> None:
@@ -71,8 +62,7 @@ def test_verdicts(tmp_path: Path, value: float, draws: float, rho: bool, control
         "rho": 0.9,
         "centred": 0.9,
     }
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="faces")
-    record.put(trained={"members": [member] * 5})
+    record = made_record(tmp_path, "faces", trained={"members": [member] * 5})
     assert READINGS["rho"](faces.Faces(), record).holds is rho
     reading = READINGS["random-Q"](faces.Faces(), record)
     assert reading.holds is control

@@ -14,20 +14,10 @@ from hypothesis import strategies as st
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
+from contracts.experiment import ExperimentContract, made_record, readings
 from ntkscope.measures.feature_ansatz import double_centred_ratio
-from ntkscope_papers.beaglehole_2024.feature_path import (
-    LAYERS,
-    SPECTRA,
-    ChainTask,
-    correlation,
-    covariance,
-    finals,
-    follow,
-    outputs_of,
-    tangents_of,
-    weights_of,
-)
+from ntkscope_papers.beaglehole_2024 import feature_path as path
+from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, SPECTRA, ChainTask, correlation, follow
 from ntkscope_papers.beaglehole_2024.feature_runs import array_of, columns, key_of
 from ntkscope_papers.beaglehole_2024.nfa_evolution import NFAEvolution
 
@@ -50,12 +40,12 @@ def test_stacked_tangents_are_those_of_the_engine(items: int, dimension: int, wi
     models = [task.network(0.5, seed + i).double().eval() for i in range(2)]
     stacked = {name: torch.stack([m.get_parameter(name) for m in models]) for name, _ in models[0].named_parameters()}
     x = torch.stack([task.split(seed + i).train.x.double() for i in range(2)])
-    weights = weights_of(stacked)
-    outputs = outputs_of(weights, x)
+    weights = path.weights_of(stacked)
+    outputs = path.outputs_of(weights, x)
     for i, model in enumerate(models):
         with torch.no_grad():
             torch.testing.assert_close(outputs[i], model(x[i])[:, 0])
-    found = {layer: covariance(b) for layer, b in tangents_of(weights, x).items()}
+    found = {layer: path.covariance(b) for layer, b in path.tangents_of(weights, x).items()}
     for i, model in enumerate(models):
         if not any(bool(K[i].any()) for K in found.values()):
             continue  # dead units: the engine refuses
@@ -66,26 +56,16 @@ def test_stacked_tangents_are_those_of_the_engine(items: int, dimension: int, wi
 
 def test_paths_end_at_the_correlations_of_the_trained_networks() -> None:
     task, seeds = ChainTask(20, 6, 10, test_items=5), [0, 1]
-    measures = {
-        "uncentred": correlation(None),
-        "weights": correlation("weights"),
-        "tangents": correlation("tangents"),
-        "both": correlation("both"),
-        "ratio": double_centred_ratio,
-    }
+    centrings = {"uncentred": None, "weights": "weights", "tangents": "tangents", "both": "both"}
+    measures = {**{name: correlation(how) for name, how in centrings.items()}, "ratio": double_centred_ratio}
     run = follow(task, 0.5, seeds, measures, lr=0.2, steps=12, every=5, device=CPU)
     assert run.steps == [0, 5, 10, 12]
-    for i, model in enumerate(finals(run.ensemble)):
+    for i, model in enumerate(path.finals(run.ensemble)):
         initial = task.network(0.5, seeds[i]).double().eval()
         x = run.splits[i].train.x.double()
         features = ns.feature_matrices(model, x, initial=initial, dtype=torch.float64)
         for place, layer in enumerate(LAYERS):
-            for name, centring in (
-                ("uncentred", None),
-                ("weights", "weights"),
-                ("tangents", "tangents"),
-                ("both", "both"),
-            ):
+            for name, centring in centrings.items():
                 found = run.values[name][i, -1, place]
                 assert found == pytest.approx(features[layer].correlation(centring), abs=1e-9), (name, layer)
             W, W0 = features[layer].weight, features[layer].initial_weight
@@ -124,7 +104,7 @@ SCALES = (0.001, 0.01, 0.1, 1.0)
 
 def record_of(tmp_path: Path, *, uncentred: list[float], centred: list[float], losses: list[float]) -> ns.Record:
     """Paths that go straight from 0.3 (uncentred) or stay where they are (centred), by scale, for ten seeds."""
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="nfa-evolution")
+    record = made_record(tmp_path, "nfa-evolution")
     steps = [0, 5, 25, 800]
     noise = np.random.default_rng(0).normal(size=(10, 1)) * 0.01
     for spectrum in SPECTRA:
@@ -178,15 +158,8 @@ def test_the_other_reading_of_the_scale_is_told_where_it_was_run(tmp_path: Path)
     assert told["range over s, standard deviations"]["layer1"][0] == pytest.approx(0.5, abs=1e-3)
 
 
-def test_missing_legs_are_named(tmp_path: Path) -> None:
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="nfa-evolution")
-    reading = READINGS["fig7-8-robust"](NFAEvolution(), record)
-    assert reading.measured is None
-    assert "decay-1/s0.001" in reading.lacks
-
-
 def test_the_rate_of_mse_is_that_of_twice_half_of_it(tmp_path: Path) -> None:
-    tiny = given(items=16, dimension=6, width=8, test_items=8, scales=(0.01, 1.0), steps=10, seeds=1)
+    tiny = {**TINY, "seeds": 1}
     whole = NFAEvolution.run("smoke", out=tmp_path / "whole", device="cpu", legs=("mse/isotropic/s1",), **tiny)
     twice = NFAEvolution.run("smoke", out=tmp_path / "twice", device="cpu", legs=("isotropic/s1",), lr=0.1, **tiny)
     found, wanted = whole.arrays[array_of("mse/isotropic", 1.0)], twice.arrays[array_of("isotropic", 1.0)]

@@ -9,15 +9,11 @@ from scipy.stats import kendalltau
 
 from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair
+from ntkscope_papers.engel_2023 import published_measure as measure
 from ntkscope_papers.engel_2023.published_measure import (
     Compared,
-    as_committed,
     fixed_class,
-    floor_on_used,
     label_floor,
-    shares_of_classes,
-    spread,
-    stochastic_fits,
     stochastic_scores,
     unsaturated,
 )
@@ -83,7 +79,7 @@ def test_labels_alone_score_the_floor(share: float) -> None:
 def test_the_floor_is_taken_where_the_network_does_not_saturate() -> None:
     y = np.array([0, 0, 1, 1, 1, 1])
     network = np.array([-2.0, -1.0, 1.0, 2.0, 30.0, 40.0])
-    assert floor_on_used(y, network) == label_floor(y[:4], network[:4])
+    assert measure.floor_on_used(y, network) == label_floor(y[:4], network[:4])
     assert np.isnan(label_floor(np.ones(3, dtype=np.int64), np.arange(3.0)))
 
 
@@ -94,8 +90,8 @@ def test_fits_by_sgd_depend_on_their_seed_and_on_nothing_else(classes: int) -> N
     assert first.shape == (20, classes)
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-6
-    fits = stochastic_fits(pair, y, compared, 1e-4, range(3))
-    found = spread(fits, "unsaturated", "tau")
+    fits = measure.stochastic_fits(pair, y, compared, 1e-4, range(3))
+    found = measure.spread(fits, "unsaturated", "tau")
     assert set(fits["seeds"]) == {"0", "1", "2"}
     assert found is not None
     assert found["least"] <= found["mean"] <= found["largest"]
@@ -114,7 +110,7 @@ def test_a_kernel_that_is_not_of_cosines_is_measured_whatever_its_scale() -> Non
 
 def test_probabilities_of_one_vs_rest_add_up() -> None:
     random = np.random.default_rng(0)
-    np.testing.assert_allclose(shares_of_classes(5 * random.normal(size=(7, 4))).sum(1), 1, rtol=1e-12)
+    np.testing.assert_allclose(measure.shares_of_classes(5 * random.normal(size=(7, 4))).sum(1), 1, rtol=1e-12)
 
 
 def test_indexing_with_one_hot_labels_forgets_the_labels() -> None:
@@ -124,7 +120,7 @@ def test_indexing_with_one_hot_labels_forgets_the_labels() -> None:
     y = random.integers(0, 4, size=30)
     onehot = np.eye(4, dtype=int)[y]
     literal = [np.concatenate([one[i][onehot[i]] for i in range(30)]) for one in (p, q)]
-    assert as_committed(p, q).tau == pytest.approx(unsaturated(*literal).tau, abs=1e-12)
+    assert measure.as_committed(p, q).tau == pytest.approx(unsaturated(*literal).tau, abs=1e-12)
 
 
 def test_a_fit_to_the_networks_logits_follows_it_at_least_as_well() -> None:

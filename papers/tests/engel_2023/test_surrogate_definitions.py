@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
-from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.engel_2023.surrogate_definitions import SurrogateDefinitions, attacked
+from contracts.experiment import ExperimentContract, judged, made_record, readings
+from ntkscope_papers.engel_2023.surrogate_definitions import attacked
 
 READINGS = readings("surrogate-definitions", "surrogate-")
 
@@ -52,10 +50,6 @@ def result(above: float, tau: float) -> dict[str, object]:
     ("above", "tau", "verdict"), [(0.2, 0.7, "reproduced"), (0.0, 0.4, "reproduced"), (0.05, 0.6, "not reproduced")]
 )
 def test_the_limit_of_svms_can_fail(tmp_path: Path, above: float, tau: float, verdict: str) -> None:
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-definitions")
-    record.put(**{f"attack/{name}": result(above, tau) for name in ("resnet20", "resnet56")})
-    found = {
-        claim.id: claim for claim in EXPERIMENTS["surrogate-definitions"].judge(SurrogateDefinitions(), record, "")
-    }
+    results = {f"attack/{name}": result(above, tau) for name in ("resnet20", "resnet56")}
+    found = judged(made_record(tmp_path, "surrogate-definitions", **results))
     assert found["surrogate-svm-adversarial-limit"].verdict == verdict
-    assert 'legs=["kernels"]' in found["surrogate-trntk-psd"].note

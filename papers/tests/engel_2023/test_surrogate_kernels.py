@@ -11,8 +11,7 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
-from ntkscope.core import UsageError
+from contracts.experiment import ExperimentContract, made_record, run_of
 from ntkscope.machines import KernelPair
 from ntkscope_papers.engel_2023 import kernel_pairs as pairs_module
 from ntkscope_papers.engel_2023.kernel_pairs import SIX, kernel_pairs
@@ -60,11 +59,6 @@ def test_trace_kernels_share_one_run() -> None:
     torch.testing.assert_close(scaled, ns.kernel("trntk0", model, x).dense())
 
 
-def test_an_unknown_kernel_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"got the kernels entk; expected some of trntk"):
-        next(kernel_pairs(["entk"], torch.nn.Linear(1, 1), torch.ones(1, 1), torch.ones(1, 1)))
-
-
 class Untrained(SurrogateKernels):
     """Of a network that was not trained."""
 
@@ -78,9 +72,7 @@ def small(folder: Path, found: Mapping[str, Any] | None = None, **changes: Any) 
     """A run into a record that has some results."""
     tiny = {"exact_points": 20, "feature_points": 24, "embedding_points": 24, "dim": 32, "inspected": 5, "sgd_seeds": 1}
     config = Untrained.at("smoke", {**tiny, "sgd_points": 20, "compared_points": 20, **changes})
-    record = ns.Record.create(folder, kind="experiment", name="surrogate-kernels")
-    record.put(**(found or {}))
-    return Run(config, record, torch.device("cpu"), None, 0, False)
+    return run_of(config, made_record(folder, "surrogate-kernels", **(found or {})))
 
 
 def kernels_of(run: Run, names: Sequence[str]) -> None:

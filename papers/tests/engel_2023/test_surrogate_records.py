@@ -1,44 +1,21 @@
-"""Verdicts on the surrogate paper: records in results/ are judged as they stand, and verdicts over networks can fail."""
+"""Verdicts on Tables 2 and 3 of the surrogate paper, over networks of made-up records."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import ntkscope as ns
+from contracts.experiment import judged, made_record
 from ntkscope.core import Record
-from ntkscope_papers import engel_2023
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX
 from ntkscope_papers.engel_2023.poisoning import Poisoning
 from ntkscope_papers.engel_2023.surrogate_kernels import SurrogateKernels
 from ntkscope_papers.engel_2023.table2_claims import TAD, TAU
 from ntkscope_papers.engel_2023.table3_claims import TABLE, published_taus
 
-RESULTS = Path(engel_2023.__file__).parent / "results"
-NAMES = ("surrogate-small", "surrogate-kernels", "surrogate-resnet", "surrogate-text", "poisoning", "kernel-cost",
-         "surrogate-definitions")  # fmt: skip
 
-
-def verdicts(name: str, record: Record) -> dict[str, Any]:
-    entry = ns.EXPERIMENTS[name]
-    return {claim.id.removeprefix("surrogate-"): claim for claim in entry.judge(entry(), record, "")}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_record_is_judged_whatever_it_has(name: str, tmp_path: Path) -> None:
-    """What is in results/, and an empty one: every statement gets a verdict, and what was not run says with which command."""
-    expected = {claim.id.removeprefix("surrogate-") for claim in ns.EXPERIMENTS[name].published()}
-    empty = verdicts(name, Record.create(tmp_path / "run", kind="experiment", name=name))
-    assert set(empty) == expected
-    untested = [claim for claim in empty.values() if claim.verdict == "not testable here"]
-    assert untested
-    assert all(f"ntkscope run {name} --scale paper" in claim.note for claim in untested)
-    if (RESULTS / name).is_dir():
-        found = verdicts(name, Record.open(RESULTS / name))
-        assert set(found) == expected
-        assert any(claim.measured is not None for claim in found.values())
+def verdicts(record: Record) -> dict[str, Any]:
+    return judged(record, prefix="surrogate-")
 
 
 def fits(tau: float) -> dict[str, Any]:
@@ -47,7 +24,7 @@ def fits(tau: float) -> dict[str, Any]:
 
 def table2(folder: Path, networks: int, taus: dict[str, float], pntk: float = 0.4) -> Record:
     """A record whose kernels have these τ; `pntk` is that of proj-pNTK at the largest ridge."""
-    record = Record.create(folder, kind="experiment", name="surrogate-kernels")
+    record = made_record(folder, "surrogate-kernels")
     looks = {f"shared/{k}": 1.0 for k in SIX} | {"shared/proj-trntk": 4.0}
     looks |= {f"row_participation/{k}": 0.6 for k in SIX} | {"row_participation/trntk": 0.7}
     looks |= {f"spread/{k}": 1.0 for k in SIX} | {"spread/ck": 0.1}
@@ -67,36 +44,34 @@ AS_PUBLISHED = {**TAU, COSINE: TAU["ck"], "ck": 0.9}
 
 
 def test_table_2_as_published_is_reproduced_with_cosine_ck_in_the_place_of_ck(tmp_path: Path) -> None:
-    found = verdicts("surrogate-kernels", table2(tmp_path / "run", 5, AS_PUBLISHED))
+    found = verdicts(table2(tmp_path, 5, AS_PUBLISHED))
     assert {claim.verdict for claim in found.values()} == {"reproduced"}
 
 
 def test_table_2_fails_when_tau_is_off_whatever_its_accuracy(tmp_path: Path) -> None:
-    found = verdicts("surrogate-kernels", table2(tmp_path / "run", 5, {**AS_PUBLISHED, "trntk": 0.58}))
+    found = verdicts(table2(tmp_path, 5, {**AS_PUBLISHED, "trntk": 0.58}))
     assert found["table2-resnet18"].verdict == "not reproduced"
     assert found["table2-trntk-best"].verdict == "not reproduced"
     assert found["normalisation-helps"].verdict == "not reproduced"
 
 
 def test_an_order_whose_sign_depends_on_the_ridge_is_not_reproduced(tmp_path: Path) -> None:
-    claim = verdicts("surrogate-kernels", table2(tmp_path / "run", 3, AS_PUBLISHED, pntk=0.8))[
-        "proj-pntk-weakest-clean"
-    ]
+    claim = verdicts(table2(tmp_path, 3, AS_PUBLISHED, pntk=0.8))["proj-pntk-weakest-clean"]
     assert claim.verdict == "not reproduced"
     assert "the sign depends on the ridge" in claim.note
 
 
 def test_one_network_does_not_settle_an_order(tmp_path: Path) -> None:
-    found = verdicts("surrogate-kernels", table2(tmp_path / "run", 1, AS_PUBLISHED))
+    found = verdicts(table2(tmp_path, 1, AS_PUBLISHED))
     assert found["table2-trntk-best"].verdict == "stand-in"
     assert 'legs=["1", "2", "3", "4"]' in found["table2-trntk-best"].note
 
 
 def test_a_network_without_a_kernel_counts_where_that_is_not_needed(tmp_path: Path) -> None:
-    record = table2(tmp_path / "run", 2, AS_PUBLISHED)
+    record = table2(tmp_path, 2, AS_PUBLISHED)
     third = {"tau": AS_PUBLISHED["trntk"] - 0.3, "tad": 0.0, "network_accuracy": 0.93}
     record.put(**{f"2/{k}/common": third for k in ("trntk", "proj-trntk")})
-    found = verdicts("surrogate-kernels", record)
+    found = verdicts(record)
     assert found["projection-close-to-exact"].verdict == "reproduced"
     assert len(found["projection-close-to-exact"].measured["by network"]) == 3
     assert found["embedding-inconsistent"].verdict == "stand-in"  # two networks have both
@@ -105,7 +80,7 @@ def test_a_network_without_a_kernel_counts_where_that_is_not_needed(tmp_path: Pa
 
 def table3(folder: Path, networks: int = 3, f1: float = 0.5, cosine: float = 0.5) -> Record:
     """A record as published, but for the F1 of the conjugate kernel."""
-    record = Record.create(folder, kind="experiment", name="poisoning")
+    record = made_record(folder, "poisoning")
     for s in range(networks):
         for k in (*SIX, COSINE):
             own = "ck" if k == COSINE else k
@@ -123,7 +98,7 @@ def table3(folder: Path, networks: int = 3, f1: float = 0.5, cosine: float = 0.5
 
 
 def test_table_3_is_judged_with_its_exchanged_row_put_right(tmp_path: Path) -> None:
-    found = verdicts("poisoning", table3(tmp_path / "run"))
+    found = verdicts(table3(tmp_path))
     assert {found[f"table3-{k}"].verdict for k in ("trntk", "trntk0", "proj-trntk", "proj-pntk", "ck")} == {
         "reproduced"
     }
@@ -134,7 +109,7 @@ def test_table_3_is_judged_with_its_exchanged_row_put_right(tmp_path: Path) -> N
 
 
 def test_a_ck_that_filters_as_cosines_makes_the_exception_fall(tmp_path: Path) -> None:
-    found = verdicts("poisoning", table3(tmp_path / "run", f1=0.977, cosine=1.0))
+    found = verdicts(table3(tmp_path, f1=0.977, cosine=1.0))
     assert found["forensics-all-but-ck"].verdict == "not reproduced"
     assert found["table3-ck"].verdict == "not reproduced"
     assert Poisoning().seeds >= 3

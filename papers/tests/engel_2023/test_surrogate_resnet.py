@@ -1,4 +1,4 @@
-"""Surrogates of residual networks: the contract, verdicts and figures of made-up records, and the real pretrained network."""
+"""Surrogates of residual networks: the contract, verdicts on made-up records, and the real pretrained network."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, judged, made_record
 from ntkscope_papers.engel_2023.surrogate_resnet import SurrogateResnet
 
 
@@ -22,11 +21,11 @@ class TestSurrogateResnet(ExperimentContract):
 
 
 def test_leaving_a_pretrained_network_out_is_said_where_it_counts(tmp_path: Path) -> None:
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-resnet")
+    record = made_record(tmp_path, "surrogate-resnet")
     row = {"tau": 0.7, "tau_literal": 0.7, "tad": 0.1, "total_variation": 0.1, "network_accuracy": 0.93}
     record.put(**{f"{name}/0": {**row, "other ridges": {}} for name in ("resnet18", "resnet34", "mobilenetv2")})
     config = dataclasses.replace(SurrogateResnet(), pretrained=())
-    verdicts = {claim.id: claim.verdict for claim in config.judge(record, "")}
+    verdicts = {name: claim.verdict for name, claim in judged(record, config).items()}
     assert verdicts["surrogate-table1-resnet18-cifar10"] == "reproduced"
     assert verdicts["surrogate-table1-tau-floor"] == verdicts["surrogate-table1-tad-small"] == "stand-in"
 
@@ -56,48 +55,14 @@ GOOD = result(0.7, 0.5, 0.8)  # by SGD 0.65 on average
 @pytest.mark.parametrize("name", ["mobilenetv2", "resnet56"])
 def test_the_floor_of_tau_is_that_of_both_fits(name: str, other: dict[str, Any], holds: bool, tmp_path: Path) -> None:
     """A network is trained here or pretrained; its mean over the seeds of SGD counts, not the least."""
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-resnet")
+    record = made_record(tmp_path, "surrogate-resnet")
     record.put(**{f"{k}/0": other if k == name else GOOD for k in EVERY})
-    found = {claim.id: claim for claim in SurrogateResnet().judge(record, "")}
+    found = judged(record)
     assert found["surrogate-table1-tau-floor"].verdict == ("reproduced" if holds else "not reproduced")
     assert found["surrogate-table1-tau-floor"].measured["at the optimum"][name] == other["tau"]
     assert found["surrogate-table1-tau-floor"].measured["by SGD"]["resnet18"] == 0.65
     assert found["surrogate-table1-resnet18-cifar10"].holds
     assert found["surrogate-table1-mobilenetv2-cifar10"].holds == (holds or name != "mobilenetv2")
-
-
-def drawn(folder: Path, found: dict[str, Any]) -> tuple[ns.Record, list[dict[str, Any]]]:
-    """A record with these results, and the bars of each panel of Table 1 by their title."""
-    config = dataclasses.asdict(SurrogateResnet())
-    record = ns.Record.create(folder, kind="experiment", name="surrogate-resnet", config=config)
-    record.put(**found)
-    figure = SurrogateResnet().draw(record)["table1"]
-    return record, [
-        {one.get_label(): one for one in axis.containers if one.get_label()[0] != "_"} for axis in figure.axes
-    ]
-
-
-@pytest.mark.parametrize(
-    ("row", "mean", "deviation"),
-    [(GOOD, 0.65, 0.15), (result(0.7, 0.5, float("nan"), 0.7), 0.6, 0.1)],
-    ids=["whole", "a fit without tau"],
-)
-def test_one_network_is_drawn(row: dict[str, Any], mean: float, deviation: float, tmp_path: Path) -> None:
-    record, (tau, tad) = drawn(tmp_path / "run", {"resnet34/0": row})
-    heights = {title: [bar.get_height() for bar in bars] for title, bars in tau.items()}
-    assert heights == {"at the optimum": [0.7], "by SGD": [pytest.approx(mean)], "published": [0.786]}
-    low, high = tau["by SGD"].errorbar.lines[2][0].get_segments()[0][:, 1]
-    assert high - low == pytest.approx(2 * deviation)
-    assert {title: bars[0].get_height() for title, bars in tad.items()} == {"at the optimum": 0.1, "published": -0.29}
-    assert set(SurrogateResnet().draw(record)) == {"table1"}
-    record.array("log-odds-resnet34-0", np.arange(6.0).reshape(2, 3))
-    assert len(SurrogateResnet().draw(record)["log-odds"].axes) == 1
-
-
-def test_networks_without_fits_by_sgd_leave_a_gap(tmp_path: Path) -> None:
-    _, (tau, _) = drawn(tmp_path / "run", {"resnet18/0": result(0.7), "resnet34/0": GOOD})
-    np.testing.assert_allclose([bar.get_height() for bar in tau["by SGD"]], [np.nan, 0.65])
-    assert drawn(tmp_path / "empty", {})[1][0].keys() == tau.keys()
 
 
 @pytest.mark.data

@@ -13,17 +13,11 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
-from ntkscope.core import Part, Record, UsageError
+from contracts.experiment import ExperimentContract, judged, made_record
+from ntkscope.core import Part, Record
 from ntkscope.measures.faithfulness import correct_class_log_odds
+from ntkscope_papers.engel_2023 import small_training as training
 from ntkscope_papers.engel_2023.small_claims import ROWS
-from ntkscope_papers.engel_2023.small_training import (
-    centred_cross_entropy,
-    centred_squared_error,
-    class_logits,
-    squared_error_of_sigmoid,
-    with_start,
-)
 from ntkscope_papers.engel_2023.surrogate_small import SurrogateSmall
 from ntkscope_papers.shared.networks import trained_together, weights_file
 
@@ -81,60 +75,51 @@ def network(row: str, tau: float = 0.7, **changed: Any) -> dict[str, Any]:
 
 
 def record_of(folder: Path, readings: tuple[str, ...] = ("softmax", "authors"), **changed: Any) -> Record:
-    record = Record.create(folder, kind="experiment", name="surrogate-small")
-    record.put(
-        **{f"{row}/{reading}/{s}": network(row, **changed) for row in ROWS for reading in readings for s in range(5)}
-    )
-    return record
-
-
-def verdicts(record: Record) -> dict[str, Any]:
-    return {claim.id: claim for claim in SurrogateSmall().judge(record, "")}
+    rows = {f"{row}/{reading}/{s}": network(row, **changed) for row in ROWS for reading in readings for s in range(5)}
+    return made_record(folder, "surrogate-small", **rows)
 
 
 def test_a_row_as_published_is_reproduced_and_says_what_labels_alone_score(tmp_path: Path) -> None:
-    found = verdicts(record_of(tmp_path / "run"))
+    found = judged(record_of(tmp_path))
     assert {claim.verdict for claim in found.values()} == {"reproduced"}
     assert "labels alone score 0.500 in this measure, so 0.200" in found["surrogate-table1-mlp-mnist2"].note
 
 
 @pytest.mark.parametrize("changed", [{"tau": 0.5}, {"network_accuracy": 0.9}, {"tau": float("nan")}])
 def test_a_row_that_is_not_as_published_is_not_reproduced(tmp_path: Path, changed: dict[str, Any]) -> None:
-    claim = verdicts(record_of(tmp_path / "run", **changed))["surrogate-table1-mlp-mnist2"]
+    claim = judged(record_of(tmp_path, **changed))["surrogate-table1-mlp-mnist2"]
     assert claim.verdict in ("not reproduced", "stand-in")
     assert not claim.holds
 
 
 def test_pearson_that_is_no_more_than_tau_explains_fails(tmp_path: Path) -> None:
     """τ = 0.3 of normal scores has a Pearson correlation of sin(0.15 π) = 0.454: above τ without any clouds."""
-    found = verdicts(record_of(tmp_path / "run", pearson=0.44))
+    found = judged(record_of(tmp_path, pearson=0.44))
     assert found["surrogate-pearson-inflated"].verdict == "not reproduced"
 
 
 def test_a_record_without_the_published_measure_says_how_to_run_it(tmp_path: Path) -> None:
-    claim = verdicts(record_of(tmp_path / "run", readings=("softmax",)))["surrogate-table1-cnn-cifar2"]
+    claim = judged(record_of(tmp_path, readings=("softmax",)))["surrogate-table1-cnn-cifar2"]
     assert claim.verdict == "stand-in"
     assert "not the published measure" in claim.note
     assert "--set 'legs=[\"cnn-cifar2/authors\"]'" in claim.note
-    nothing = verdicts(Record.create(tmp_path / "empty", kind="experiment", name="surrogate-small"))
-    assert {claim.verdict for claim in nothing.values()} == {"not testable here"}
 
 
 def test_one_output_is_the_log_odds_of_the_second_class() -> None:
     f = np.array([[2.0], [-3.0]])
-    np.testing.assert_allclose(correct_class_log_odds(class_logits(f), np.array([1, 1])), f[:, 0], rtol=1e-12)
-    np.testing.assert_allclose(correct_class_log_odds(class_logits(f), np.array([0, 0])), -f[:, 0], rtol=1e-12)
-    assert class_logits(f, np.array([[0.5], [0.5]]), 0.5).tolist() == [[0.0, 1.0], [0.0, -4.0]]
+    np.testing.assert_allclose(correct_class_log_odds(training.class_logits(f), np.array([1, 1])), f[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(correct_class_log_odds(training.class_logits(f), np.array([0, 0])), -f[:, 0], rtol=1e-12)
+    assert training.class_logits(f, np.array([[0.5], [0.5]]), 0.5).tolist() == [[0.0, 1.0], [0.0, -4.0]]
 
 
 def test_the_losses_are_those_of_the_authors() -> None:
-    found = squared_error_of_sigmoid(torch.tensor([[0.0], [100.0]]), torch.tensor([1, 0]))
+    found = training.squared_error_of_sigmoid(torch.tensor([[0.0], [100.0]]), torch.tensor([1, 0]))
     torch.testing.assert_close(found, torch.tensor([0.25, 1.0]))
     outputs, y = torch.tensor([[3.0], [1.0]]), torch.tensor([[1.0, 2.0], [0.0, 0.5]])  # label, f₀
-    torch.testing.assert_close(centred_squared_error(outputs, y), torch.tensor([0.0, 0.25]))
+    torch.testing.assert_close(training.centred_squared_error(outputs, y), torch.tensor([0.0, 0.25]))
     odds = torch.tensor([1.0, 0.5])
     expected = torch.nn.functional.binary_cross_entropy(torch.sigmoid(odds), y[:, 0], reduction="none")
-    torch.testing.assert_close(centred_cross_entropy(outputs, y), expected)
+    torch.testing.assert_close(training.centred_cross_entropy(outputs, y), expected)
 
 
 def test_networks_trained_together_start_where_their_targets_say(tmp_path: Path) -> None:
@@ -147,18 +132,13 @@ def test_networks_trained_together_start_where_their_targets_say(tmp_path: Path)
 
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
     part = Part(x, (x[:, 0] > 0).long())
-    parts = [with_start(part, build(seed)) for seed in (3, 4)]
+    parts = [training.with_start(part, build(seed)) for seed in (3, 4)]
     for seed, one in zip((3, 4), parts):
         torch.testing.assert_close(one.y[:, 1], build(seed)(x)[:, 0].detach())
-    record = Record.create(tmp_path / "run", kind="experiment", name="surrogate-small")
-    how = {"optimizer": "sgd", "lr": 0.1, "batch_size": 4, "epochs": 2, "loss": centred_squared_error}
+    record = made_record(tmp_path / "run", "surrogate-small")
+    how = {"optimizer": "sgd", "lr": 0.1, "batch_size": 4, "epochs": 2, "loss": training.centred_squared_error}
     for _ in range(2):
         trained_together(record, "row/authors", build, parts, how, seeds=[3, 4], device=torch.device("cpu"))
     assert record.metrics["training/row/authors"]["steps"] == [4, 4]
     assert all(weights_file(record, f"row/authors/{s}").exists() for s in (0, 1))
     assert not list((tmp_path / "run" / "networks").glob("*.training"))
-
-
-def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="got rows cnn-svhn; expected some of mlp-mnist2"):
-        ns.run("surrogate-small", out=tmp_path / "run", device="cpu", rows=("cnn-svhn",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, judged, made_record
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX
 from ntkscope_papers.engel_2023.surrogate_text import SurrogateText
 from ntkscope_papers.shared.sentences import blocks_of, build_encoder, sentences
@@ -43,8 +42,7 @@ def test_an_encoder_has_blocks_and_the_seed_is_its_weights() -> None:
 
 def table2(folder: Path, optimum: dict[str, float], sgd: dict[str, float] | None) -> ns.Record:
     """Three networks whose kernels have τ 0.8, but for these; without `sgd` not fitted by SGD, NaN is a fit without τ."""
-    config = dataclasses.asdict(SurrogateText())
-    record = ns.Record.create(folder, kind="experiment", name="surrogate-text", config=config)
+    record = made_record(folder, "surrogate-text")
     for s in range(3):
         for k in (*SIX, COSINE):
             row = {"tau": optimum.get(k, 0.8), "tad": 0.1, "network_accuracy": 0.73, "r2_before": 0.8, "r2": 0.9}
@@ -78,7 +76,7 @@ def test_the_trace_ntk_has_to_be_first_by_both_fits(
 ) -> None:
     """A kernel may be 0.02 above it, the raw CK anything; fits by SGD that are not there do not count."""
     record = table2(tmp_path / "run", optimum, sgd)
-    found = {claim.id: claim for claim in SurrogateText().judge(record, "")}
+    found = judged(record)
     assert found["surrogate-table2-bert"].holds == holds
     assert found["surrogate-table1-bert-cola"].holds
     assert set(SurrogateText().draw(record)) == {"table2-bert"}

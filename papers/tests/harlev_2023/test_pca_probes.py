@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
+from contracts.experiment import ExperimentContract, judged, made_record, readings
 from ntkscope.core import Part, Record, Split, UsageError
-from ntkscope.experiments import EXPERIMENTS
 from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import grid, sweep
 from ntkscope.tangent import activations
@@ -25,7 +23,6 @@ from ntkscope_papers.harlev_2023.probed_networks import NETWORKS, build, probed
 
 READINGS = readings("pca-probes")
 
-JUDGED = EXPERIMENTS["pca-probes"]
 LAYERS = NETWORKS["resnet18"].layers
 
 
@@ -94,7 +91,7 @@ def good() -> dict[str, Any]:
             needs = {"knn": 20, "ncc": peak, "svm": 5000 - 1000 * k}
         else:
             level = 0.92 + 0.001 * k
-            curves = dict.fromkeys(PROBES, rises(dims, level, 3 if k > 5 else 5))
+            curves = {probe: rises(dims, level, 3 if k > 5 else 5) for probe in PROBES}
             needs = dict.fromkeys(PROBES, 3 if k > 5 else 5)
         share = {d: min(1.0, 0.2 + 0.15 * (9 - k) / 9 + 0.1 * np.log10(d)) for d in dims}
         rows[f"resnet18/0/{layer}"] = {
@@ -115,11 +112,10 @@ def good() -> dict[str, Any]:
 
 def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None, bits: bool = True) -> Record:
     """The good record, changed; items are right in the order of their places, as many as the accuracies say."""
-    rows = copy.deepcopy(good())
+    rows = good()
     if change is not None:
         change(rows)
-    record = Record.create(folder, kind="experiment", name="pca-probes", config={"draws": 20})
-    record.put(**rows)
+    record = made_record(folder, "pca-probes", **rows)
     for layer in LAYERS if bits else ():
         row = rows.get(f"resnet18/0/{layer}")
         if row is not None:
@@ -131,120 +127,51 @@ def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None
 CONFIG = PcaProbes(networks=("resnet18",), draws=20)
 
 
-def verdicts(record: Record) -> dict[str, str]:
-    return {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, record, "")}
-
-
 def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
-    wrong = {name: verdict for name, verdict in verdicts(made_up(tmp_path / "good")).items() if verdict != "reproduced"}
-    assert wrong == {}
-
-
-def _row(rows: dict[str, Any], layer: int) -> Any:
-    return rows[f"resnet18/0/{LAYERS[layer]}"]
-
-
-def _accuracy(rows: dict[str, Any]) -> None:
-    rows["resnet18/0/network"]["test"] = 0.90
-
-
-def _items(rows: dict[str, Any]) -> None:
-    rows["resnet18/0/network"]["items"] = {"train": 10000, "test": 10000}
-
-
-def _narrow(rows: dict[str, Any]) -> None:
-    _row(rows, 0)["width"] = 65536
-
-
-def _svm_behind(rows: dict[str, Any]) -> None:
-    _row(rows, 2)["best"]["svm"][1] -= 0.2
-
-
-def _needs_more(rows: dict[str, Any]) -> None:
-    _row(rows, 1)["accuracy"]["ncc"][-1] += 0.02
-
-
-def _no_drop(rows: dict[str, Any]) -> None:
-    _row(rows, 4)["accuracy"]["knn"][-1] += 0.04
-
-
-def _svm_flat(rows: dict[str, Any]) -> None:
-    _row(rows, 0)["accuracy"]["svm"][-1] -= 0.4
-
-
-def _shallow_best(rows: dict[str, Any]) -> None:
-    _row(rows, 0)["best"]["knn"][1] = 0.99
-
-
-def _late_apart(rows: dict[str, Any]) -> None:
-    row = _row(rows, 6)
-    row["accuracy"] = {**row["accuracy"], "svm": [value - 0.03 for value in row["accuracy"]["svm"]]}
-
-
-def _first_needs_most(rows: dict[str, Any]) -> None:
-    _row(rows, 0)["smallest"]["ncc"] = 300
-
-
-def _svm_grows(rows: dict[str, Any]) -> None:
-    for k in range(9):
-        _row(rows, k)["smallest"] = {**_row(rows, k)["smallest"], "svm": 1 + k}
-
-
-def _four(rows: dict[str, Any]) -> None:
-    _row(rows, 8)["smallest"] = {**_row(rows, 8)["smallest"], "knn": 4}
-
-
-def _much_variance(rows: dict[str, Any]) -> None:
-    _row(rows, 7)["variance"] = [0.7] * len(_row(rows, 7)["variance"])
-
-
-def _variance_rises(rows: dict[str, Any]) -> None:
-    _row(rows, 3)["variance"] = [0.95] * len(_row(rows, 3)["variance"])
-
-
-def _nc1_rises(rows: dict[str, Any]) -> None:
-    _row(rows, 5)["collapse"]["nc1"] = 99.0
-
-
-def _few(rows: dict[str, Any]) -> None:
-    _row(rows, 5)["90 % of variance"] = 10
+    found = judged(made_up(tmp_path), CONFIG)
+    assert [name for name, claim in found.items() if claim.verdict != "reproduced"] == []
 
 
 @pytest.mark.parametrize(
-    ("claim", "change"),
+    ("claim", "layer", "path", "change"),
     [
-        ("network-accuracy", _accuracy),
-        ("protocol", _items),
-        ("layer-sizes", _narrow),
-        ("svm-best", _svm_behind),
-        ("100-pcs-suffice", _needs_more),
-        ("knn-overfits", _no_drop),
-        ("ncc-plateaus", _needs_more),
-        ("svm-keeps-improving", _svm_flat),
-        ("accuracy-grows-with-depth", _shallow_best),
-        ("late-blocks-identical", _late_apart),
-        ("hunchback", _first_needs_most),
-        ("svm-profile-monotone", _svm_grows),
-        ("two-three-pcs", _four),
-        ("variance-20-40", _much_variance),
-        ("variance-decreases-to-block5", _variance_rises),
-        ("collapse-between-4-and-5", _nc1_rises),
-        ("collapse-between-4-and-5", _late_apart),
-        ("90pct-variance-rule-wasteful", _few),
+        ("network-accuracy", "network", ("test",), 0.90),
+        ("protocol", "network", ("items", "train"), 10000),
+        ("layer-sizes", LAYERS[0], ("width",), 65536),
+        ("svm-best", LAYERS[2], ("best", "svm", 1), lambda old: old - 0.2),
+        ("100-pcs-suffice", LAYERS[1], ("accuracy", "ncc", -1), lambda old: old + 0.02),
+        ("knn-overfits", LAYERS[4], ("accuracy", "knn", -1), lambda old: old + 0.04),
+        ("ncc-plateaus", LAYERS[1], ("accuracy", "ncc", -1), lambda old: old + 0.02),
+        ("svm-keeps-improving", LAYERS[0], ("accuracy", "svm", -1), lambda old: old - 0.4),
+        ("accuracy-grows-with-depth", LAYERS[0], ("best", "knn", 1), 0.99),
+        ("late-blocks-identical", LAYERS[6], ("accuracy", "svm"), lambda old: [value - 0.03 for value in old]),
+        ("hunchback", LAYERS[0], ("smallest", "ncc"), 300),
+        ("svm-profile-monotone", LAYERS[8], ("smallest", "svm"), 9000),
+        ("two-three-pcs", LAYERS[8], ("smallest", "knn"), 4),
+        ("variance-20-40", LAYERS[7], ("variance",), lambda old: [0.7] * len(old)),
+        ("variance-decreases-to-block5", LAYERS[3], ("variance",), lambda old: [0.95] * len(old)),
+        ("collapse-between-4-and-5", LAYERS[5], ("collapse", "nc1"), 99.0),
+        ("collapse-between-4-and-5", LAYERS[6], ("accuracy", "svm"), lambda old: [value - 0.03 for value in old]),
+        ("90pct-variance-rule-wasteful", LAYERS[5], ("90 % of variance",), 10),
     ],
 )
 def test_a_verdict_follows_what_was_measured(
-    claim: str, change: Callable[[dict[str, Any]], None], tmp_path: Path
+    claim: str, layer: str, path: tuple[Any, ...], change: Any, tmp_path: Path
 ) -> None:
-    record = made_up(tmp_path / "bad", change, bits=claim.startswith("collapse"))
-    reading = READINGS[f"probes-{claim}"](CONFIG, record)
-    assert reading.holds is False
+    def changed(rows: dict[str, Any]) -> None:
+        place = rows[f"resnet18/0/{layer}"]
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = change(place[path[-1]]) if callable(change) else change
+
+    record = made_up(tmp_path, changed, bits=claim.startswith("collapse"))
+    assert READINGS[f"probes-{claim}"](CONFIG, record).holds is False
 
 
 def test_a_missing_layer_names_the_command_that_makes_it(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run", lambda rows: rows.pop("resnet18/0/layer3.1"), bits=False)
     assert list(complete(CONFIG, record)) == []
-    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
+    claims = judged(record, CONFIG)
     assert claims["probes-svm-best"].verdict == "not testable here"
     assert '"resnet18/0/layer3.1"' in claims["probes-svm-best"].note
     assert claims["probes-ncc-is-affine"].verdict == "reproduced"

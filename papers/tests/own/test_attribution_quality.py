@@ -13,15 +13,15 @@ from torch import nn
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
-from ntkscope.core import Part, Record, UsageError, generator, numpy_generator
+from contracts.experiment import ExperimentContract, made_record, run_of
+from ntkscope.core import Part, generator, numpy_generator
 from ntkscope.core.records.soundness import DamageWarning
 from ntkscope.measures.log_odds import correct_class_log_odds
 from ntkscope_papers.framework import Run
 from ntkscope_papers.own import trak
 from ntkscope_papers.own.attribution_methods import Checkpoint, margin_kernel, methods
 from ntkscope_papers.own.attribution_quality import AttributionQuality
-from ntkscope_papers.own.attribution_tasks import RECIPES, ResNet9, Task, task
+from ntkscope_papers.own.attribution_tasks import Task, task
 from ntkscope_papers.own.retraining import nearest_groups, reliability, retrained_margins
 
 
@@ -68,7 +68,7 @@ def test_the_convolutional_tasks_run(name: str, tmp_path: Path) -> None:
 
 def tiny_task(tmp_path: Path) -> tuple[Run, Task]:
     config = AttributionQuality.at("smoke", {"points": 40, "items": 5, "epochs": 2})
-    run = Run(config, Record.create(tmp_path / "run", kind="example"), torch.device("cpu"), None, 0, False)
+    run = run_of(config, made_record(tmp_path / "run", "attribution-quality"))
     return run, task("mlp-mnist", run)
 
 
@@ -173,16 +173,3 @@ def test_the_margin_kernel_is_trak_without_projection(tmp_path: Path) -> None:
         core = train.T @ train + float(scored.variant.split()[0]) * mean * torch.eye(train.shape[1])
         expected = (test @ torch.linalg.solve(core, train.T)) * exact.doubt
         np.testing.assert_allclose(scored.scores, expected.numpy(), rtol=2e-3, atol=2e-4 * float(expected.abs().max()))
-
-
-def test_the_networks_of_the_tasks() -> None:
-    model = ResNet9(3, 10, width=16)
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-    assert set(RECIPES) == set(AttributionQuality().tasks)
-
-
-def test_unknown_tasks_and_methods_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="got tasks mlp-svhn; expected some of mlp-mnist"):
-        ns.run("attribution-quality", out=tmp_path / "a", device="cpu", tasks=("mlp-svhn",))
-    with pytest.raises(UsageError, match="got methods shapley; expected some of loo-trntk"):
-        ns.run("attribution-quality", out=tmp_path / "b", device="cpu", methods=("shapley",))

@@ -11,15 +11,12 @@ import torch
 from scipy import stats
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, judged, made_record
 from ntkscope.core import Record, UsageError
-from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.vargas_2023 import adaptation_claims as claims
 from ntkscope_papers.vargas_2023 import probe_vs_finetune as experiment
 from ntkscope_papers.vargas_2023 import tweets as _tweets
 from ntkscope_papers.vargas_2023.probe_vs_finetune import ProbeVsFinetune
-
-JUDGED = EXPERIMENTS["probe-vs-finetune"]
 
 
 @pytest.mark.guard
@@ -122,18 +119,12 @@ def made_up(folder: Path, levels: dict[str, tuple[float, float]] | None = None, 
             }
     for key, change in changes.items():
         put[key] = {**put[key], **change}
-    record = Record.create(folder, kind="experiment", name="probe-vs-finetune")
-    record.put(**put)
-    return record
-
-
-def read(record: Record) -> dict[str, Any]:
-    return {claim.id: claim for claim in JUDGED.judge(PAPER, record, "")}
+    return made_record(folder, "probe-vs-finetune", **put)
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return read(made_up(tmp_path_factory.mktemp("good") / "run"))
+    return judged(made_up(tmp_path_factory.mktemp("good") / "run"))
 
 
 @pytest.mark.parametrize(
@@ -152,20 +143,19 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_verdict_follows_what_was_measured(
     claim: str, levels: dict[str, Any], good: dict[str, Any], tmp_path: Path
 ) -> None:
-    bad = read(made_up(tmp_path / "bad", levels))
-    assert good[claim].note.startswith("the check holds")
-    assert bad[claim].note.startswith("the check does not hold")
+    bad = judged(made_up(tmp_path / "bad", levels))
+    assert (good[claim].holds, bad[claim].holds) == (True, False)
 
 
 def test_a_split_that_shares_tweets_is_found_out(good: dict[str, Any], tmp_path: Path) -> None:
     assert good["shift-m-split"].verdict == "reproduced"
     shared = {"M": {"items": 359, "train and test, negative and positive": ["[[150, 150], [27, 32]]"], "shared": 1}}
-    assert read(made_up(tmp_path / "bad", splits=shared))["shift-m-split"].verdict == "not reproduced"
+    assert judged(made_up(tmp_path / "bad", splits=shared))["shift-m-split"].verdict == "not reproduced"
 
 
 def test_both_tests_of_the_difference_are_in_the_record(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run", {"probe": (0.95, 0.86), "finetune-on-p": (0.92, 0.60), "finetune": (1.0, 0.86)})
-    measured = read(record)["shift-ks-test"].measured
+    measured = judged(record)["shift-ks-test"].measured
     against_p, against_m = (measured[f"probe against fine-tuning on {which}"] for which in "PM")
     assert against_p["fair test"]["p"] < 0.05 < against_m["fair test"]["p"]
     assert against_p["published test"]["n"] == [50, 5]
@@ -174,11 +164,3 @@ def test_both_tests_of_the_difference_are_in_the_record(tmp_path: Path) -> None:
     items = _tweets.manual_split(torch.tensor([0] * 177 + [1] * 182), 150, 7)[1]
     expected = probe[7]["test"] - np.mean([tuned[7 % 5]["right"][i] == "1" for i in items])
     assert claims.paired_with_p(record, probe, tuned)[7] == pytest.approx(expected)
-
-
-def test_what_was_not_run_names_its_command(tmp_path: Path) -> None:
-    record = Record.create(tmp_path / "run", kind="experiment", name="probe-vs-finetune")
-    found = read(record)
-    assert found["conjugate-table5-qlora"].verdict == "not testable here"
-    assert 'legs=["lora"]' in found["conjugate-table5-qlora"].note
-    assert found["shift-tables-5-6-consistent"].verdict == "reproduced"

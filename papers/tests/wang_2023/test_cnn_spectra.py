@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, judged, made_record, run_of
 from ntkscope.core import Record
-from ntkscope_papers.framework import Run
 from ntkscope_papers.wang_2023 import cnn_spectra as experiment
 from ntkscope_papers.wang_2023.cnn_spectra import CnnSpectra
 
@@ -25,9 +24,9 @@ class TestCnnSpectra(ExperimentContract):
     tiny = given(train_items=40, test_items=20, points=20, gd_steps=3, epochs=1, dimension=8, case_epochs=2)
 
 
-def test_the_spectrum_is_that_of_the_jacobians_gram(tmp_path: Path) -> None:
+def test_the_spectrum_is_that_of_the_jacobians_gram() -> None:
     config = CnnSpectra.at("smoke")
-    split = config.prepare(Run(config, made_up(tmp_path / "run"), CPU, None, 0, False))
+    split = config.prepare(run_of(config))
     model, x = config.build(split, 0), split.train.x[:12]
     rows = []
     double = config.build(split, 0).double()
@@ -69,9 +68,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
     rows |= {f"{case}/0": {"first over first": 2.0} for case in experiment.CASES}
     for key, change in changes.items():
         rows[key] = {**rows[key], **change}
-    record = Record.create(folder, kind="experiment", name="cnn-spectra")
-    record.put(**rows)
-    return record
+    return made_record(folder, "cnn-spectra", **rows)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +84,14 @@ def made_up(folder: Path, **changes: Any) -> Record:
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.verdict for c in CnnSpectra().judge(made_up(tmp_path / "good"), "")}
-    bad = {c.id: c.verdict for c in CnnSpectra().judge(made_up(tmp_path / "bad", **changes), "")}
-    assert set(good.values()) == {"reproduced"}
-    assert bad[f"spectra-{claim}"] == "not reproduced"
+    good, bad = judged(made_up(tmp_path / "good")), judged(made_up(tmp_path / "bad", **changes))
+    assert {one.verdict for one in good.values()} == {"reproduced"}
+    assert bad[f"spectra-{claim}"].verdict == "not reproduced"
 
 
-def test_steps_beyond_the_largest_stable_one_are_shown_and_not_judged(tmp_path: Path) -> None:
-    record = made_up(tmp_path / "run")
+def test_only_what_the_statement_is_of_is_judged(tmp_path: Path) -> None:
+    """Of SGD and Adam, at steps that are stable: gradient descent may shrink its first eigenvalue, and so may a larger step."""
+    record = made_up(tmp_path, **{"GD/0": {"first over first": 0.9}})
     record.put(**{"large-SGD/0": {"first over first": 0.2}})
-    claim = {c.id: c for c in CnnSpectra().judge(record, "")}["spectra-top-eigenvalue-grows"]
-    assert claim.verdict == "reproduced"
-    assert claim.measured["large-SGD"] == [0.2]
-
-
-def test_gradient_descent_may_shrink_its_first_eigenvalue(tmp_path: Path) -> None:
-    """The statement is of SGD and Adam."""
-    record = made_up(tmp_path / "run", **{"GD/0": {"first over first": 0.9}})
-    verdicts = {c.id: c.verdict for c in CnnSpectra().judge(record, "")}
-    assert verdicts["spectra-top-eigenvalue-grows"] == "reproduced"
+    claim = judged(record)["spectra-top-eigenvalue-grows"]
+    assert (claim.verdict, claim.measured["large-SGD"]) == ("reproduced", [0.2])

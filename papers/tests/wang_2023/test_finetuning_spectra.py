@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, judged, made_record
 from ntkscope.core import Part, Record
 from ntkscope_papers.shared.sentences import build_encoder, sentences
 from ntkscope_papers.wang_2023 import finetuning_spectra as experiment
@@ -28,11 +29,9 @@ class TestFinetuningSpectra(ExperimentContract):
 
 
 def test_moments_are_fractions_of_an_epoch() -> None:
-    config = FinetuningSpectra(train_items=4000, batch=32, epochs=10, per_epoch=10)
-    assert config.moments[0] == 0
-    assert config.moments[-1] == 1250
-    assert len(config.moments) == 101
-    assert max(b - a for a, b in zip(config.moments, config.moments[1:])) <= 13
+    moments = FinetuningSpectra(train_items=4000, batch=32, epochs=10, per_epoch=10).moments
+    assert (moments[0], moments[-1], len(moments)) == (0, 1250, 101)
+    assert max(b - a for a, b in pairwise(moments)) <= 13
 
 
 def test_a_moment_is_that_of_the_pooled_features() -> None:
@@ -101,8 +100,7 @@ def made_up(
     median: float = 0.1,
     ratio: float = 1.0,
 ) -> Record:
-    record = Record.create(folder, kind="experiment", name="finetuning-spectra")
-    record.put(**{"accuracy/0": {"train": 0.96, "test": test}})
+    record = made_record(folder, "finetuning-spectra", **{"accuracy/0": {"train": 0.96, "test": test}})
     for step, value in enumerate(first):
         along = 0.1 if step < len(first) - 1 else end
         tail = {"alpha": 2.0, "ratio": ratio, "p": 0.1, "points": 30}
@@ -123,7 +121,6 @@ def made_up(
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.note for c in FinetuningSpectra().judge(made_up(tmp_path / "good"), "")}
-    bad = {c.id: c.note for c in FinetuningSpectra().judge(made_up(tmp_path / "bad", **changes), "")}
-    assert all(note.startswith("the check holds") for note in good.values())
-    assert bad[f"spectra-{claim}"].startswith("the check does not hold")
+    good, bad = judged(made_up(tmp_path / "good")), judged(made_up(tmp_path / "bad", **changes))
+    assert all(one.holds for one in good.values())
+    assert bad[f"spectra-{claim}"].holds is False

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, judged, made_record
 from ntkscope.core import Record
 from ntkscope_papers.wang_2023.lazy_bounds import LazyBounds, constants, threshold
 from ntkscope_papers.wang_2023.lazy_claims import CHANGES
@@ -70,7 +69,6 @@ def test_the_largest_step_lies_between_two_that_were_tried() -> None:
 def made_up(folder: Path, **changes: Any) -> Record:
     """A record in which every statement holds, with some results replaced: `key=(path, value)`."""
     config = LazyBounds()
-    record = Record.create(folder, kind="experiment", name="lazy-bounds")
     rows: dict[str, Any] = {"constants": constants()}
     for d in config.dimensions:
         rows[f"least/{d}"] = {
@@ -110,8 +108,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
         for step in path[:-1]:
             inner = inner[step]
         inner[path[-1]] = value
-    record.put(**rows)
-    return record
+    return made_record(folder, "lazy-bounds", **rows)
 
 
 @pytest.mark.parametrize(
@@ -137,16 +134,6 @@ def made_up(folder: Path, **changes: Any) -> Record:
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.verdict for c in LazyBounds().judge(made_up(tmp_path / "good"), "")}
-    bad = {c.id: c.verdict for c in LazyBounds().judge(made_up(tmp_path / "bad", **changes), "")}
-    assert set(good.values()) == {"reproduced"}
-    assert bad[f"spectra-{claim}"] == "not reproduced"
-
-
-def test_statements_without_their_legs_say_which_command_runs_them(tmp_path: Path) -> None:
-    record = ns.run("lazy-bounds", "smoke", out=tmp_path / "run", device="cpu", legs=("constants",))
-    found = {claim.id: claim for claim in record.claims}
-    assert found["spectra-alpha-definition"].verdict == "reproduced"
-    late = found["spectra-corollary-4-3"]
-    assert late.verdict == "not testable here"
-    assert "training/64" in late.note
+    good, bad = judged(made_up(tmp_path / "good")), judged(made_up(tmp_path / "bad", **changes))
+    assert {one.verdict for one in good.values()} == {"reproduced"}
+    assert bad[f"spectra-{claim}"].verdict == "not reproduced"

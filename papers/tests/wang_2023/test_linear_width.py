@@ -10,7 +10,7 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, readings
+from contracts.experiment import ExperimentContract, made_record, readings
 from ntkscope_papers.wang_2023.linear_width import LinearWidth, bulk_distance
 from ntkscope_papers.wang_2023.linear_width_claims import CLASSES, TABLE_8, key_of, mostly
 from ntkscope_papers.wang_2023.teacher import Case, Student, label_moments, train_case
@@ -106,12 +106,11 @@ def test_label_moments_are_those_of_many_labels() -> None:
 
 def record_of(tmp_path: Path, rows: dict[str, dict[str, float]], **more: Any) -> ns.Record:
     """A record with the published numbers of every case, or others."""
-    record = ns.Record.create(tmp_path / "run", kind="experiment", name="linear-width")
+    record = made_record(tmp_path, "linear-width", **more)
     for case, row in rows.items():
         variance = row["test_error"] / (1 - row["r2"])
         told = {**row, "variance": variance, "train_mse": 1e-6, "steps": 10, "diverged": False, "not_odd": 0.0}
         record.put(**{key_of(case): {"members": [told] * 5, "moments": []}})
-    record.put(**more)
     return record
 
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ntkscope.core import UsageError
 from ntkscope_papers.wang_2023.one_step import OneStepSetting, one_step_spike, one_step_threshold
 
 SLOPE = 0.8  # of σ(z) = 0.8 z, whose gradient has rank one exactly
@@ -101,8 +100,3 @@ def test_the_threshold_is_where_the_spike_begins(
         assert found.value >= (1 + math.sqrt(h / d)) ** 2
     if start:
         assert one_step_threshold(setting, naive=True) < limit
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(UsageError, match="more linear"):
-        replace(TABLE_8, linear=2.0)
