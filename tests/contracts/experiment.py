@@ -43,7 +43,7 @@ def made_record(folder: Path, name: str, **results: Any) -> ns.Record:
 
 def run_of(config: Experiment, record: ns.Record | None = None, seed: int = 0) -> Run:
     """For legs and `prepare` that are called by hand; without a record, of those that write no array."""
-    return Run(config, record, torch.device("cpu"), None, seed, False)  # type: ignore[arg-type]
+    return Run(config, record, torch.device("cpu"), None, seed, False)
 
 
 def judged(record: ns.Record, config: Experiment | None = None, prefix: str = "") -> dict[str, Claim]:

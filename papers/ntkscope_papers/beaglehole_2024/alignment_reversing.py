@@ -109,13 +109,13 @@ class AlignmentReversing(Experiment):
         X, y = (t.to(run.device) for t in (split.train.x, split.train.y))
         S, B = X.T @ (y[:, None] * X), X.T @ X
         A, kept = S @ S, S @ B @ S
-        predicted, limits = (early.quadratic_prediction(X, y, r) for r in (moments, free.free_moments(size, size)))
+        predicted = early.quadratic_prediction(X, y, moments=moments)
         eye = torch.eye(size, dtype=X.dtype, device=run.device)
         printed = predicted.printed_correlation
         return {
             "observed": [free.word_traces(A, B, R).correlation for R in matrices],
             "predicted": predicted.correlation,
-            "predicted, limits of the moments": limits.correlation,
+            "predicted, limits of the moments": early.quadratic_prediction(X, y, width=size).correlation,
             "predicted, exact means": early.expected_traces(X, y, size).correlation,
             "predicted, mean term": early.expected_derivatives(X, y, size).correlation,
             "printed": printed if math.isfinite(printed) else None,
@@ -135,10 +135,10 @@ class AlignmentReversing(Experiment):
             "networks for moments": 30,
             "data seeds": 10,
         },
-        "configuration only",
         needs=first_reading,
     )
     def setting(self, record: Record) -> Reading:
+        """configuration only"""
         measured = {
             "n = d = k": self.size,
             "balances": list(self.balances),
@@ -170,26 +170,17 @@ class AlignmentReversing(Experiment):
         )
         return Reading(measured, holds, note, seeds=first["data seeds"])
 
-    @on_first(
-        "nfa-fig3-balance",
-        "Figure 3, Section 3.2",
-        "a lower balance lowers the correlation",
-        "at the smallest balance at least 0.1 below balance 1",
-    )
+    @on_first("nfa-fig3-balance", "Figure 3, Section 3.2", "a lower balance lowers the correlation")
     def balance(self, record: Record) -> Reading:
+        """at the smallest balance at least 0.1 below balance 1"""
         measured = {reading: drop(record, reading) for reading in measured_readings(record)}
         lowered = [reading for reading, one in measured.items() if one["drop"]["mean"] >= 0.1]
         note = f"readings in which it does: {', '.join(lowered) or 'none'}; judged on 'support' with |X₁| = 1"
         return Reading(measured, FIRST in lowered, note, seeds=len(by_balance(record, FIRST)))
 
-    @claim(
-        "nfa-appF-X2",
-        "App. F",
-        "X₂ᵀX₂ = (X₁ᵀX₁)⁻²",
-        "to 1e-8 where V₂ has d orthonormal columns and X₁ᵀX₁ an inverse; neither exists as printed at n = d",
-        needs=["construction"],
-    )
+    @claim("nfa-appF-X2", "App. F", "X₂ᵀX₂ = (X₁ᵀX₁)⁻²", needs=["construction"])
     def second_inputs(self, record: Record) -> Reading:
+        """to 1e-8 where V₂ has d orthonormal columns and X₁ᵀX₁ an inverse; neither exists as printed at n = d"""
         values = {key: value for key, value in record.metrics["construction"].items() if key != "seconds"}
         holds = (
             max(values["enough rows"], values["on the support, n = d"]) <= 1e-8
@@ -203,10 +194,10 @@ class AlignmentReversing(Experiment):
         "nfa-appF-agop-identity",
         "App. F",
         "for small balance the AGOP's second derivative is close to I, the NFM's is not",
-        "cosine of XᵀYX XᵀX XᵀYX with I >= 0.9 and of (XᵀYX)² with I <= 0.5, at the smallest balance, in some reading",
         needs=first_reading,
     )
     def identity(self, record: Record) -> Reading:
+        """cosine of XᵀYX XᵀX XᵀYX with I >= 0.9 and of (XᵀYX)² with I <= 0.5, at the smallest balance, in some reading"""
         names = ("SBS with I", "S² with I", "SBS with S²")
         measured = {
             reading: {name: rounded(float(table(record, reading, name)[:, 0].mean()), 3) for name in names}

@@ -101,13 +101,10 @@ class DeepPrediction(Experiment):
         }
 
     @claim(
-        "nfa-appC-spectrum",
-        "App. C",
-        "eigenvalues 1/(1 + k^α); a projector as α → 0 and as α → ∞",
-        "half the identity, and half a projector of rank one, k from 1",
-        needs=["spectrum"],
+        "nfa-appC-spectrum", "App. C", "eigenvalues 1/(1 + k^α); a projector as α → 0 and as α → ∞", needs=["spectrum"]
     )
     def both_limits(self, record: Record) -> Reading:
+        """half the identity, and half a projector of rank one, k from 1"""
         values = {key: value for key, value in record.metrics["spectrum"].items() if key != "seconds"}
         holds = values["alpha 0"] == [0.5, 0.5] and values["alpha infinite"] == [0.5, 0.0]
         holds = holds and values["alpha 60, k from 0"][:2] == [1, 0.5]
@@ -118,10 +115,10 @@ class DeepPrediction(Experiment):
         "nfa-fig6-setting",
         "Figure 6, App. C, App. H",
         {"n": 128, "d": 128, "k": [128, 1024], "init_scale": 1, "r": 5},
-        "configuration only",
         needs=every_network,
     )
     def setting(self, record: Record) -> Reading:
+        """configuration only"""
         measured = {"n": self.items, "d": self.dimension, "k": list(self.widths), "decays": list(self.decays)}
         note = "residuals are the labels (Eq. 4); E[𝒦] is that of infinite width; the grid of α is not published"
         return Reading(measured, True, note)
@@ -146,13 +143,9 @@ class DeepPrediction(Experiment):
             deep.append(0 < lowest < values.shape[1] - 1 and below["mean"] >= DIP)
         return Reading(measured, all(deep), f"{sum(deep)} of {len(deep)} curves", seeds=self.seeds)
 
-    @on_networks(
-        "nfa-fig6-width",
-        "Figure 6, App. C",
-        "quadratic: the prediction is closer at width 1024 than at 128",
-        "mean difference over α smaller at the larger width, both tasks, by more than two paired standard errors",
-    )
+    @on_networks("nfa-fig6-width", "Figure 6, App. C", "quadratic: the prediction is closer at width 1024 than at 128")
     def width(self, record: Record) -> Reading:
+        """mean difference over α smaller at the larger width, both tasks, by more than two paired standard errors"""
         if "quadratic" not in self.activations or len(self.widths) < 2:
             return Reading(None, note="needs quadratic networks at two widths")
         measured: dict[str, Any] = {}
@@ -171,13 +164,9 @@ class DeepPrediction(Experiment):
             }
         return Reading(measured, all(closer), "", seeds=self.seeds)
 
-    @on_networks(
-        "nfa-fig6-relu",
-        "Figure 6, App. C",
-        "ReLU: only qualitatively right, worse than quadratic",
-        "at the larger width mean error of ReLU above that of quadratic, both tasks; Spearman over α > 0.5",
-    )
+    @on_networks("nfa-fig6-relu", "Figure 6, App. C", "ReLU: only qualitatively right, worse than quadratic")
     def relu(self, record: Record) -> Reading:
+        """at the larger width mean error of ReLU above that of quadratic, both tasks; Spearman over α > 0.5"""
         if set(self.activations) < {"quadratic", "relu"}:
             return Reading(None, note="needs ReLU and quadratic networks")
         width = max(self.widths)

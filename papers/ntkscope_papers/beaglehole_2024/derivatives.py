@@ -127,16 +127,18 @@ class QuadraticPrediction:
         return self.printed.correlation
 
 
-def quadratic_prediction(X: Inputs, y: PerInput, moments: Sequence[float]) -> QuadraticPrediction:
+def quadratic_prediction(
+    X: Inputs, y: PerInput, *, moments: Sequence[float] = (), width: int = 0
+) -> QuadraticPrediction:
     """ρ(ẆᵀẆ, ẆᵀKẆ) of f = a·(Wx)² at the start, from the data and the moments tr[R] … tr[R⁴] alone; O(d²(n + d)).
 
-    `moments`: drawn ones, or their limits, `free_moments`. Assumes that R is free of the data, that one network is like the
+    `moments`: drawn ones; or the `width`, for their limits, `free_moments`. Assumes that R is free of the data, that one network is like the
     average one, and that means may be taken inside the ratio (Assumptions 7 to 9): exact as n, d and k grow together.
     Eqs. 20, 22 and 28.
     """
     S, B = _data_matrices(X, y)
-    data = free.DataTraces.of(S @ S, B)
-    return QuadraticPrediction(free.predicted_traces(data, moments), free.predicted_traces(data, moments, printed=True))
+    data, r = free.DataTraces.of(S @ S, B), moments or free.free_moments(len(S), width)
+    return QuadraticPrediction(free.predicted_traces(data, r), free.predicted_traces(data, r, printed=True))
 
 
 def isotropic_numerator(X: Inputs, y: PerInput, moments: Sequence[float]) -> float:

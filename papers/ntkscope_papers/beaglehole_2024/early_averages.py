@@ -249,7 +249,7 @@ class Averages(Experiment):
             sums = free.Traces(
                 *(sum(getattr(one, name) for one in traces) / count for name in ("numerator", "first", "second"))
             )
-            predicted = early.quadratic_prediction(X, y, free.free_moments(size, size)).correlation
+            predicted = early.quadratic_prediction(X, y, width=size).correlation
             spread = float(np.std(powers, ddof=1) / np.mean(powers))
             row = (float(rho.std(ddof=1)), float(rho.mean()), sums.correlation, predicted, spread)
             for name, value in zip(columns, row):

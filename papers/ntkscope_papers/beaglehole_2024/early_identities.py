@@ -177,7 +177,7 @@ class Identities(Experiment):
             n, d = 8, 5
             X, y = torch.linalg.qr(normal(run.seed, f"iso{trial}", n, d))[0], normal(run.seed, f"isoy{trial}", n)
             r = free.free_moments(d, 4 + trial)
-            full = early.quadratic_prediction(X, y, r).traces.numerator
+            full = early.quadratic_prediction(X, y, moments=r).traces.numerator
             worst = max(worst, relative(early.isotropic_numerator(X, y, r), full))
             A = torch.linalg.matrix_power(X.T @ torch.diag(y) @ X, 2)
             centred = A - A.trace() / d * torch.eye(d, dtype=torch.float64)

@@ -113,11 +113,11 @@ class Faces(Experiment):
         "nfa-fig9-setting",
         "Appendices H and I",
         {"n": 7500, "width": 128, "s1": 0.02, "lr": 0.0001, "epochs": 500},
-        "configuration: as many images with glasses as without, pixels within 0 … 1, training accuracy ≥ 0.99",
         stand_in=OLIVETTI,
         needs=["trained"],
     )
     def setting(self, record: Record) -> Reading:
+        """configuration: as many images with glasses as without, pixels within 0 … 1, training accuracy ≥ 0.99"""
         members = record.metrics["trained"]["members"]
         measured = {
             "n": members[0]["items"],
@@ -134,10 +134,9 @@ class Faces(Experiment):
         inside = all(one["pixels"][0] >= 0 and one["pixels"][1] <= 1 for one in members)
         return Reading(measured, even and inside and min(each(record, "train_accuracy")) >= 0.99)
 
-    @on_faces(
-        "nfa-fig9-rho", "Figure 9", 0.91, "Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds"
-    )
+    @on_faces("nfa-fig9-rho", "Figure 9", 0.91)
     def pearson(self, record: Record) -> Reading:
+        """Pearson correlation of the diagonals of NFM and AGOP ≥ 0.6, mean over seeds"""
         values = each(record, "pearson_diagonal")
         mean = interval(values, CORRELATION)
         measured = {
@@ -148,13 +147,9 @@ class Faces(Experiment):
         }
         return Reading(measured, mean["mean"] >= 0.6, "mean with its 95 % interval", seeds=int(mean["n"]))
 
-    @on_faces(
-        "nfa-fig9-random-Q",
-        "Figure 9",
-        ONE_DRAW,
-        "mean over draws of Q at least 0.3 below the value with K; the published number's rank among the draws",
-    )
+    @on_faces("nfa-fig9-random-Q", "Figure 9", ONE_DRAW)
     def control(self, record: Record) -> Reading:
+        """mean over draws of Q at least 0.3 below the value with K; the published number's rank among the draws"""
         draws = np.concatenate(each(record, "draws"))
         means = [float(np.mean(one)) for one in each(record, "draws")]
         drop = interval(value - mean for value, mean in zip(each(record, "pearson_diagonal"), means))
@@ -168,14 +163,9 @@ class Faces(Experiment):
         note = f"{self.draws} draws per network; the mean of WᵀQW over Q is a multiple of WᵀW, so one draw says little"
         return Reading(measured, drop["mean"] >= 0.3, note, seeds=int(drop["n"]))
 
-    @claim(
-        "nfa-pearson-def",
-        "Appendix I",
-        "ρ(A - m(A), B - m(B))",
-        "equals NumPy's corrcoef of the entries, of matrices and of diagonals, to 1e-12",
-        needs=["definition"],
-    )
+    @claim("nfa-pearson-def", "Appendix I", "ρ(A - m(A), B - m(B))", needs=["definition"])
     def pearson_definition(self, record: Record) -> Reading:
+        """equals NumPy's corrcoef of the entries, of matrices and of diagonals, to 1e-12"""
         gaps = record.metrics["definition"]["gaps"]
         note = "for Figure 9 on diagonals, so the means are of diagonal entries"
         return Reading(gaps, max(gaps.values()) <= 1e-12, note, exact=True)

@@ -63,12 +63,13 @@ class NFACenterings(FeatureRuns):
         "nfa-double-centred",
         "Appendix B, Figure 4",
         "small early or from large weights, relevant over longer training",
-        "means over seeds, both layers: ratio ≤ 0.2 in the first 25 steps at the largest s; at every s larger at the end than"
-        " after the first steps (interval of the difference above 0); at the end larger at the smallest s than at the largest",
         seeds=10,
         needs=every_scale("isotropic"),
     )
     def double(self, record: Record) -> Reading:
+        """means over seeds, both layers: ratio ≤ 0.2 in the first 25 steps at the largest s; at every s larger at the
+        end than after the first steps (interval of the difference above 0); at the end larger at the smallest s than
+        at the largest"""
         paths = paths_of(self.scales, record, "isotropic")
         small, large = (paths.scales.index(scale) for scale in (min(paths.scales), max(paths.scales)))
         measured: dict[str, Any] = {}
@@ -103,11 +104,11 @@ class NFACenterings(FeatureRuns):
         "nfa-ptk-centred",
         "Appendix B, Figure 5",
         "decreases through training, isotropic and 1/(1+k²)",
-        "ρ(W₀ᵀW₀, W₀ᵀK̄W₀) at the end below the first measured one, both layers and spectra, averaged over seeds and s",
         seeds=10,
         needs=every_scale(*spectra),
     )
     def tangents(self, record: Record) -> Reading:
+        """ρ(W₀ᵀW₀, W₀ᵀK̄W₀) at the end below the first measured one, both layers and spectra, averaged over seeds and s"""
         measured: dict[str, Any] = {}
         holds = True
         rising = []
@@ -131,14 +132,9 @@ class NFACenterings(FeatureRuns):
         note = INTERVALS + (f"; not lower at the end: {', '.join(rising)}" if rising else "; lower at every s")
         return Reading(measured, holds, note, seeds=paths.seeds)
 
-    @claim(
-        "nfa-centred-in-numerator",
-        "Section 2.3",
-        "tr(W̄ᵀW̄ W̄ᵀKW̄) is a term of tr(WᵀW WᵀKW)",
-        "the sixteen terms add up to the whole, relative error ≤ 1e-10",
-        needs=["expansion"],
-    )
+    @claim("nfa-centred-in-numerator", "Section 2.3", "tr(W̄ᵀW̄ W̄ᵀKW̄) is a term of tr(WᵀW WᵀKW)", needs=["expansion"])
     def numerator(self, record: Record) -> Reading:
+        """the sixteen terms add up to the whole, relative error ≤ 1e-10"""
         scales = record.metrics["expansion"]["scales"]
         gap = max(max(one["gap"].values()) for one in scales.values())
         shares = {f"s = {scale}": one["shares"] for scale, one in scales.items()}

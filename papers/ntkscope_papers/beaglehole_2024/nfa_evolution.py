@@ -66,10 +66,10 @@ class NFAEvolution(FeatureRuns):
         "nfa-fig2-setting",
         "Figure 2, Appendix H",
         {"width": 256, "d": 32, "n": 256, "lr": 0.05, "steps": 800, "every": 5},
-        "configuration; no run diverges, and losses over their maximum lie within 0 … 1",
         needs=every_scale(*SPECTRA),
     )
     def setting(self, record: Record) -> Reading:
+        """configuration; no run diverges, and losses over their maximum lie within 0 … 1"""
         largest, ends, diverged, moments = 0.0, {}, 0, set()
         for spectrum, paths in self.paths(record, self.spectra):
             for part in ("train", "test"):
@@ -100,9 +100,9 @@ class NFAEvolution(FeatureRuns):
         "nfa-fig2-uncentred-sensitive",
         "Figure 2",
         "the final value can be extremely sensitive to s, particularly in layer 2",
-        "range over s of the final uncentred correlation ≥ 0.2 in some layer, mean over seeds",
     )
     def sensitive(self, record: Record) -> Reading:
+        """range over s of the final uncentred correlation ≥ 0.2 in some layer, mean over seeds"""
         paths = paths_of(self.scales, record, "isotropic")
         ends = {layer: paths.final(f"uncentred {layer}") for layer in LAYERS}
         spans = {layer: values.max(0) - values.min(0) for layer, values in ends.items()}
@@ -122,25 +122,17 @@ class NFAEvolution(FeatureRuns):
         note = f"{INTERVALS}; the range is larger in: {where}"
         return Reading(measured, max(one["mean"] for one in ranges.values()) >= 0.2, note, seeds=paths.seeds)
 
-    @isotropic(
-        "nfa-fig2-centred-robust",
-        "Figure 2",
-        "high at all s, and varies less with s than the uncentred one",
-        "both layers: range over s, averaged over time, below the uncentred one (interval of the paired difference below 0);"
-        " least centred correlation ≥ 0.5, mean over seeds",
-    )
+    @isotropic("nfa-fig2-centred-robust", "Figure 2", "high at all s, and varies less with s than the uncentred one")
     def robust(self, record: Record) -> Reading:
+        """both layers: range over s, averaged over time, below the uncentred one (interval of the paired difference
+        below 0); least centred correlation ≥ 0.5, mean over seeds"""
         paths = paths_of(self.scales, record, "isotropic")
         measured, holds = robustness(paths)
         return Reading(measured, holds, INTERVALS, seeds=paths.seeds)
 
-    @isotropic(
-        "nfa-fig2-centred-early",
-        "Section 2.3",
-        "especially high, and invariant to s, early in training",
-        "steps 5 to 25, means over seeds: ≥ 0.8 at every s in both layers, spread over s ≤ 0.15",
-    )
+    @isotropic("nfa-fig2-centred-early", "Section 2.3", "especially high, and invariant to s, early in training")
     def early(self, record: Record) -> Reading:
+        """steps 5 to 25, means over seeds: ≥ 0.8 at every s in both layers, spread over s ≤ 0.15"""
         paths = paths_of(self.scales, record, "isotropic")
         measured: dict[str, Any] = {}
         holds, until = True, []
@@ -161,13 +153,9 @@ class NFAEvolution(FeatureRuns):
         note = f"{INTERVALS}; " + (f"holds until step {steps[least - 1]}" if least else "holds at none of these steps")
         return Reading(measured, holds, note, seeds=paths.seeds)
 
-    @isotropic(
-        "nfa-uncentred-rises",
-        "Section 2.3, Appendix G",
-        "small at the start, high after training",
-        "layer 1, s ≤ 0.01: final less initial uncentred correlation ≥ 0.2, mean over seeds",
-    )
+    @isotropic("nfa-uncentred-rises", "Section 2.3, Appendix G", "small at the start, high after training")
     def rises(self, record: Record) -> Reading:
+        """layer 1, s ≤ 0.01: final less initial uncentred correlation ≥ 0.2, mean over seeds"""
         paths = paths_of(self.scales, record, "isotropic")
         rises = {layer: rise(paths, layer) for layer in LAYERS}
         starts = {layer: short(interval(paths.rows[f"uncentred {layer}"][0, :, 0], CORRELATION)) for layer in LAYERS}
@@ -180,13 +168,9 @@ class NFAEvolution(FeatureRuns):
         note = f"{INTERVALS}; in layer 2, which starts at scale 1, the least rise is {least:.2f}"
         return Reading(measured, bool(small) and min(small) >= 0.2, note, seeds=paths.seeds)
 
-    @decaying(
-        "nfa-fig7-8-robust",
-        "Figures 7 and 8",
-        "as Figure 2 with input spectra 1/(1+k) and 1/(1+k²)",
-        "as fig2-centred-robust for both spectra, and the uncentred correlation of layer 1 grows at s ≤ 0.01",
-    )
+    @decaying("nfa-fig7-8-robust", "Figures 7 and 8", "as Figure 2 with input spectra 1/(1+k) and 1/(1+k²)")
     def robust_decaying(self, record: Record) -> Reading:
+        """as fig2-centred-robust for both spectra, and the uncentred correlation of layer 1 grows at s ≤ 0.01"""
         measured: dict[str, Any] = {}
         failing: list[str] = []
         for spectrum, paths in self.paths(record, DECAYING):
@@ -199,12 +183,10 @@ class NFAEvolution(FeatureRuns):
         return Reading(measured, not failing, note, seeds=paths.seeds)
 
     @decaying(
-        "nfa-fig7-8-test-loss",
-        "Appendix G",
-        "test loss improves at smaller s, where both correlations are higher",
-        "Spearman(s, final test loss) > 0 over at least four s, mean over seeds, both spectra",
+        "nfa-fig7-8-test-loss", "Appendix G", "test loss improves at smaller s, where both correlations are higher"
     )
     def test_loss(self, record: Record) -> Reading:
+        """Spearman(s, final test loss) > 0 over at least four s, mean over seeds, both spectra"""
         measured: dict[str, Any] = {}
         holds = True
         for spectrum, paths in self.paths(record, DECAYING):

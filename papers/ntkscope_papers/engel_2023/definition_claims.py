@@ -153,25 +153,18 @@ IDENTITIES = [
 ]
 
 
-@claim(
-    "surrogate-pntk-width-bound",
-    "Section 3",
-    {"rate": -0.5},
-    "log-log slope in [-0.7, -0.3], 10 seeds",
-    needs=["width"],
-)
+@claim("surrogate-pntk-width-bound", "Section 3", {"rate": -0.5}, needs=["width"])
 def _width(config: Any, record: Record) -> Reading:
+    """log-log slope in [-0.7, -0.3], 10 seeds"""
     measured = {name: record.metrics["width"][name] for name in ("slope", "widths", "error", "seeds")}
     return Reading(measured, -0.7 <= measured["slope"] <= -0.3)
 
 
 @claim(
-    "surrogate-svm-adversarial-limit",
-    "Section 5, Appendix G",
-    "SVM surrogates fail to follow the network under attack",
-    "PGD: surrogate >= 10 points more accurate than the network, or tau lower by >= 0.2, on every network",
+    "surrogate-svm-adversarial-limit", "Section 5, Appendix G", "SVM surrogates fail to follow the network under attack"
 )
 def _attack(config: Any, record: Record) -> Reading:
+    """PGD: surrogate >= 10 points more accurate than the network, or tau lower by >= 0.2, on every network"""
     absent = tuple(f"attack/{name}" for name in config.networks if f"attack/{name}" not in record.metrics)
     measured = {
         name: _gaps(record.metrics[f"attack/{name}"]) for name in config.networks if f"attack/{name}" not in absent

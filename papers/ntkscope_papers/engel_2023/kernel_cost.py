@@ -160,14 +160,9 @@ class KernelCost(Experiment):
         run.record.array(f"residual-{dim}", values)
         return residual_figures(values, dim)
 
-    @claim(
-        "surrogate-table4-times",
-        "Table 4",
-        {"hours": HOURS},
-        "trNTK > proj-trNTK > proj-pNTK, carried on to 50,000 points",
-        needs=times,
-    )
+    @claim("surrogate-table4-times", "Table 4", {"hours": HOURS}, needs=times)
     def order(self, record: Record) -> Reading:
+        """trNTK > proj-trNTK > proj-pNTK, carried on to 50,000 points"""
         best = {key: value["best"] for key, value in record.metrics.items() if key.startswith(("time/", "dense/"))}
         seconds = {
             k: carried_on(self.points, [best[f"time/{k}/{n}"] for n in self.points], PAPER_POINTS) for k in TIMED
@@ -193,10 +188,10 @@ class KernelCost(Experiment):
         "surrogate-table4-ratio-equals-classes",
         "Table 4",
         {"ratio": 9.08, "classes": 10},
-        "0.6 C to 1.2 C",
         needs=lambda self: [f"dense/{k}" for k in PROJECTED] + times(self),
     )
     def ratio(self, record: Record) -> Reading:
+        """0.6 C to 1.2 C"""
         c = sizes(record)[0]
         ratio, own = (
             record.metrics[f"{kind}/proj-trntk{at}"]["best"] / record.metrics[f"{kind}/proj-pntk{at}"]["best"]
@@ -213,10 +208,10 @@ class KernelCost(Experiment):
         "surrogate-jl-preserves",
         "Section 3",
         "the kernel is nearly unchanged",
-        "std of entries * sqrt(K) < 1",
         needs=lambda self: [f"residual/{dim}" for dim in self.dims],
     )
     def spread(self, record: Record) -> Reading:
+        """std of entries * sqrt(K) < 1"""
         found = {str(dim): round(record.metrics[f"residual/{dim}"]["std sqrt K"], 4) for dim in self.dims}
         return Reading({"std * sqrt(K)": found}, all(value < 1 for value in found.values()))
 
@@ -224,10 +219,10 @@ class KernelCost(Experiment):
         "surrogate-projection-residual-exponential",
         "Section 5, Figure 4a",
         "the histogram of residuals falls at an exponential rate",
-        "log-density falls at least linearly in |residual| (a Gaussian falls faster)",
         needs=lambda self: [f"residual/{max(self.dims)}"],
     )
     def tail(self, record: Record) -> Reading:
+        """log-density falls at least linearly in |residual| (a Gaussian falls faster)"""
         largest = record.metrics[f"residual/{max(self.dims)}"]
         measured = {key: round(largest[key], 4) for key in ("slope", "faster", "kurtosis", "std")}
         return Reading(measured, largest["slope"] < 0 and largest["faster"] >= BENT)
@@ -236,10 +231,10 @@ class KernelCost(Experiment):
         "surrogate-cost-formulas",
         "Section 3",
         {"trNTK": "N C FP + N² C P", "proj-trNTK": "N C FP + C N² K + C N K P"},
-        "measured time is linear in C: log-log slope 0.8 to 1.2",
         needs=lambda self: [f"outputs/{name}/{n}" for name, n in product(("trntk", "proj-trntk"), self.outputs)],
     )
     def slopes(self, record: Record) -> Reading:
+        """measured time is linear in C: log-log slope 0.8 to 1.2"""
         slopes, lines = {}, {}
         for name in ("trntk", "proj-trntk"):
             seconds = [record.metrics[f"outputs/{name}/{count}"]["best"] for count in self.outputs]
@@ -252,13 +247,9 @@ class KernelCost(Experiment):
         measured = {"log-log slope": slopes, "seconds for all outputs, for each": lines}
         return Reading(measured, all(0.8 <= slope <= 1.2 for slope in slopes.values()), note)
 
-    @claim(
-        "surrogate-projection-saves-when",
-        "Section 3",
-        {"condition": "K < N P / (N + P)"},
-        "predicted ratio > 1 exactly then",
-    )
+    @claim("surrogate-projection-saves-when", "Section 3", {"condition": "K < N P / (N + P)"})
     def saving(self, record: Record) -> Reading:
+        """predicted ratio > 1 exactly then"""
         c, p = sizes(record)
         counts = {(n, k): operations(n, c, p, k) for n, k in product((100, 8551, 50_000), (64, 1024, 10_240, 40_000))}
         agrees = all((o["trNTK"] > o["proj-trNTK"]) == (k < n * p / (n + p)) for (n, k), o in counts.items())
@@ -267,8 +258,9 @@ class KernelCost(Experiment):
         }
         return Reading(ratios, agrees, COUNTS, exact=True)
 
-    @claim("surrogate-memory-factor", "Section 3", {"factor": "C²"}, "(N C)² / N² = C²")
+    @claim("surrogate-memory-factor", "Section 3", {"factor": "C²"})
     def memory_factor(self, record: Record) -> Reading:
+        """(N C)² / N² = C²"""
         c, _ = sizes(record)
         return Reading({"factor": c**2, "classes": c}, (7 * c) ** 2 / 7**2 == c**2, exact=True)
 

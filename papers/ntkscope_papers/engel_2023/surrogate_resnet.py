@@ -225,13 +225,9 @@ class SurrogateResnet(Experiment):
         note = f"{self.fitted(record, [*self.networks, *self.pretrained])}; the two-class rows are in surrogate-small"
         return Reading(measured or None, holds, note, other=other)
 
-    @claim(
-        "surrogate-table1-tau-floor",
-        "Section 4, Table 1",
-        {"least tau": 0.700},
-        "least tau >= 0.6, at the optimum and by SGD",
-    )
+    @claim("surrogate-table1-tau-floor", "Section 4, Table 1", {"least tau": 0.700})
     def floor(self, record: Record) -> Reading:
+        """least tau >= 0.6, at the optimum and by SGD"""
         rows = self.rows(record, (*self.networks, *self.pretrained))
         tau = {k: mean_row(one)["tau"] for k, one in rows.items()}
         sgd = {k: summary(fit["mean"] for fit in fits)["mean"] for k, one in rows.items() if (fits := by_sgd(one))}
@@ -240,19 +236,16 @@ class SurrogateResnet(Experiment):
         }
         return self.of_every(record, rows, measured, min([*tau.values(), *sgd.values()], default=0.0) >= 0.6)
 
-    @claim("surrogate-table1-tad-small", "Section 4, Table 1", {"TAD from": -2.2, "to": 0.03}, "-4 <= TAD <= 1")
+    @claim("surrogate-table1-tad-small", "Section 4, Table 1", {"TAD from": -2.2, "to": 0.03})
     def small(self, record: Record) -> Reading:
+        """-4 <= TAD <= 1"""
         rows = self.rows(record, (*self.networks, *self.pretrained))
         tad = {k: round(mean_row(one)["tad"], 3) for k, one in rows.items()}
         return self.of_every(record, rows, tad, all(-4 <= value <= 1 for value in tad.values()))
 
-    @claim(
-        "surrogate-ideal-surrogate",
-        "Eq. 2",
-        "the whole softmax vector is reproduced",
-        "mean total variation <= 0.1 on every network",
-    )
+    @claim("surrogate-ideal-surrogate", "Eq. 2", "the whole softmax vector is reproduced")
     def ideal(self, record: Record) -> Reading:
+        """mean total variation <= 0.1 on every network"""
         rows = self.rows(record, (*self.networks, *self.pretrained))
         distance = {k: round(mean_row(one)["total_variation"], 4) for k, one in rows.items()}
         return self.of_every(record, rows, distance, all(value <= 0.1 for value in distance.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from ntkscope.core import Record
@@ -87,6 +87,7 @@ class Networks:
 def over_networks(read: Callable[[Networks], Reading]) -> Read:
     """A reading of the networks that a record has whole; where there is none, the first is missing."""
 
+    @wraps(read)
     def of_record(config: Any, record: Record) -> Reading:
         networks = Networks(config, record)
         return read(networks) if networks.seeds else lacking("0")
@@ -94,14 +95,10 @@ def over_networks(read: Callable[[Networks], Reading]) -> Read:
     return of_record
 
 
-@claim(
-    "surrogate-table2-resnet18",
-    "Table 2",
-    {"tau": TAU, "TAD points": TAD},
-    "every |TAD| <= 1.5 points and every tau within 0.1 of the published one",
-)
+@claim("surrogate-table2-resnet18", "Table 2", {"tau": TAU, "TAD points": TAD})
 @over_networks
 def _table(networks: Networks) -> Reading:
+    """every |TAD| <= 1.5 points and every tau within 0.1 of the published one"""
     own = {k: networks.mean(k, "") for k in networks.kernels}
     sgd = {k: networks.by_sgd(k) for k in networks.kernels}
     compared = {k: COSINE if k == "ck" and COSINE in own else k for k in TAU if k in own}  # the authors' CK is cosines
@@ -129,14 +126,10 @@ def _table(networks: Networks) -> Reading:
     return networks.reading(measured, holds, note, asked=1, other="" if whole else AT_OPTIMUM)
 
 
-@over_three(
-    "surrogate-table2-trntk-best",
-    "Section 4, Table 2",
-    "trNTK has the highest tau",
-    ">= others - 0.02, fits by SGD and CK as cosines where there are",
-)
+@over_three("surrogate-table2-trntk-best", "Section 4, Table 2", "trNTK has the highest tau")
 @over_networks
 def _best(networks: Networks) -> Reading:
+    """>= others - 0.02, fits by SGD and CK as cosines where there are"""
     tau = {k: summary(networks.each(k))["mean"] for k in networks.kernels}
     sgd = {k: summary(one["mean"] for one in rows)["mean"] for k in networks.kernels if (rows := networks.by_sgd(k))}
     compared, how = (sgd, "fits by SGD") if set(sgd) >= set(networks.config.kernels) else (tau, "fits at the optimum")
@@ -177,14 +170,10 @@ PROJECTION = claim(
 )(over_networks(partial(gap, "trntk", "proj-trntk", lambda mean: abs(mean) <= 0.05)))
 
 
-@over_three(
-    "surrogate-proj-pntk-weakest-clean",
-    "Table 2",
-    {"gap to proj-trNTK": 0.330},
-    "mean gap > 0 at every ridge from 1e-6 to 1e-2",
-)
+@over_three("surrogate-proj-pntk-weakest-clean", "Table 2", {"gap to proj-trNTK": 0.330})
 @over_networks
 def _weakest(networks: Networks) -> Reading:
+    """mean gap > 0 at every ridge from 1e-6 to 1e-2"""
     pair = ("proj-trntk", "proj-pntk")
     gaps = networks.gap_by_ridge(*pair) if set(pair) <= set(networks.kernels) else {}
     signs = {value > 0 for value in gaps.values()}
@@ -200,11 +189,10 @@ EMBEDDING = over_three(
 )(over_networks(partial(gap, "trntk", "em", lambda mean: abs(mean) <= 0.05)))
 
 
-@claim(
-    "surrogate-top5-overlap", "Section 5", "neighbours by proj-trNTK are near trNTK's", ">= 3 of 5, the most", seeds=3
-)
+@claim("surrogate-top5-overlap", "Section 5", "neighbours by proj-trNTK are near trNTK's", seeds=3)
 @over_networks
 def _overlap(networks: Networks) -> Reading:
+    """>= 3 of 5, the most"""
     overlap = _of_kernels(networks, "shared")
     best = bool(overlap) and overlap.get("proj-trntk", 0) >= max(3, *overlap.values())
     return networks.reading(_rounded(overlap) or None, best)
@@ -221,11 +209,10 @@ INSIDE = claim(
 )(over_networks(partial(share, "mean_in_iqr", 0.95)))
 
 
-@over_three(
-    "surrogate-attribution-not-sparse", "Section 4", "no small set dominates", "top-5 share < 5 %, spread > 0.1"
-)
+@over_three("surrogate-attribution-not-sparse", "Section 4", "no small set dominates")
 @over_networks
 def _sparse(networks: Networks) -> Reading:
+    """top-5 share < 5 %, spread > 0.1"""
     looks = networks.looks()
     found = _rounded({key: looks[key] for key in ("top5_share", "participation") if key in looks})
     return networks.reading(found or None, bool(found) and found["top5_share"] < 0.05 and found["participation"] > 0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -151,6 +151,7 @@ ROWS = [
 def with_all_kernels(read: Callable[[Networks, dict[str, Any]], Reading]) -> Read:
     """A reading of the networks with the paper's trigger and their rows of Table 3; they need all six kernels."""
 
+    @wraps(read)
     def of_record(config: Any, record: Record) -> Reading:
         square = Networks(config, record, "square")
         found = square.columns()
@@ -170,13 +171,11 @@ def taus(square: Networks, found: Mapping[str, Any], side: str) -> tuple[dict[st
 
 
 @over_three(
-    "surrogate-poison-setup",
-    "Section 4",
-    "a tenth of the training images with a yellow square and the target label",
-    "attack success >= 95 %, clean accuracy drop <= 2 points",
+    "surrogate-poison-setup", "Section 4", "a tenth of the training images with a yellow square and the target label"
 )
 @with_all_kernels
 def _setup(square: Networks, found: Mapping[str, Any]) -> Reading:
+    """attack success >= 95 %, clean accuracy drop <= 2 points"""
     attacked, clean, again = (square.of(kind).mean("network") for kind in ("square", "none", "random"))
     assert attacked is not None
     drop = None if clean is None else 100 * (clean["clean_accuracy"] - attacked["clean_accuracy"])
@@ -192,21 +191,20 @@ def _setup(square: Networks, found: Mapping[str, Any]) -> Reading:
     return square.reading(setup, attacked["attack_success"] >= 0.95 and drop <= 2)
 
 
-@claim("surrogate-forensics-rule", "Section 4", {"neighbours": 5, "threshold": 3}, "holds on made-up neighbours")
+@claim("surrogate-forensics-rule", "Section 4", {"neighbours": 5, "threshold": 3})
 def _rule(config: Any, record: Record) -> Reading:
+    """holds on made-up neighbours"""
     rows = np.array([[5.0, 4, 3, 2, 1, 0], [0.0, 1, 2, 3, 4, 5]])
     three, two = (bool(flag) for flag in forensics.flag(rows, [True, True, True, False, False, False]))
     return Reading({"three of five": three, "two of five": two}, three and not two)
 
 
 @over_three(
-    "surrogate-forensics-all-but-ck",
-    "Section 4, Table 3",
-    {"precision % at least": 99.71, "recall % at least": 99.97},
-    "precision and recall >= 97 % for all but CK; F1 of CK lower both raw and as cosines",
+    "surrogate-forensics-all-but-ck", "Section 4, Table 3", {"precision % at least": 99.71, "recall % at least": 99.97}
 )
 @with_all_kernels
 def _filters(square: Networks, found: Mapping[str, Any]) -> Reading:
+    """precision and recall >= 97 % for all but CK; F1 of CK lower both raw and as cosines"""
     others = [v for k, v in found.items() if k in SIX and k != "ck"]
     worst = {column: min(v[column] for v in others) for column in ("precision %", "recall %", "F1")}
     raw, cosine = found["ck"]["F1"], found["ck"]["F1, cosine"]
@@ -214,16 +212,18 @@ def _filters(square: Networks, found: Mapping[str, Any]) -> Reading:
     return square.reading({**worst, "F1 of CK": raw, "F1 of CK as cosines": cosine}, good)
 
 
-@claim("surrogate-poison-trntk-best-clean", "Table 3", 0.585, "tau >= the others' - 0.03, clean test images", seeds=3)
+@claim("surrogate-poison-trntk-best-clean", "Table 3", 0.585, seeds=3)
 @with_all_kernels
 def _best(square: Networks, found: Mapping[str, Any]) -> Reading:
+    """tau >= the others' - 0.03, clean test images"""
     clean, how = taus(square, found, "clean")
     return square.reading(clean, clean["trntk"] >= max(clean.values()) - 0.03, how)
 
 
-@claim("surrogate-poison-pntk-best-poisoned", "Table 3", 0.665, "proj-pNTK among the top two", seeds=3)
+@claim("surrogate-poison-pntk-best-poisoned", "Table 3", 0.665, seeds=3)
 @with_all_kernels
 def _best_poisoned(square: Networks, found: Mapping[str, Any]) -> Reading:
+    """proj-pNTK among the top two"""
     poisoned, how = taus(square, found, "poisoned")
     top_two = sorted(poisoned, key=lambda k: -poisoned[k])[:2]
     return square.reading(poisoned, "proj-pntk" in top_two, f"{how}; {EXCHANGED}")
@@ -233,10 +233,10 @@ def _best_poisoned(square: Networks, found: Mapping[str, Any]) -> Reading:
     "surrogate-poison-less-faithful",
     "Section 4, Tables 2 and 3",
     {"trntk": 0.191, "trntk0": 0.14, "proj-trntk": 0.172, "proj-pntk": -0.147, "em": 0.338, "ck": 0.078},
-    "tau of the network trained on clean data is higher, for every kernel but proj-pNTK",
 )
 @with_all_kernels
 def _less_faithful(square: Networks, found: Mapping[str, Any]) -> Reading:
+    """tau of the network trained on clean data is higher, for every kernel but proj-pNTK"""
     none = square.of("none")
     before = {k: mean for k in SIX if (mean := none.mean(k)) is not None}
     if len(before) < len(SIX):
@@ -245,14 +245,10 @@ def _less_faithful(square: Networks, found: Mapping[str, Any]) -> Reading:
     return square.reading(lost, all(v > 0 for k, v in lost.items() if k != "proj-pntk"))
 
 
-@over_three(
-    "surrogate-poison-cosine-top",
-    "Section 4, Table 3",
-    "the cosine kernels are the most faithful",
-    "the three highest taus on clean test images",
-)
+@over_three("surrogate-poison-cosine-top", "Section 4, Table 3", "the cosine kernels are the most faithful")
 @with_all_kernels
 def _cosine_top(square: Networks, found: Mapping[str, Any]) -> Reading:
+    """the three highest taus on clean test images"""
     clean, how = taus(square, found, "clean")
     three = set(sorted(clean, key=lambda k: -clean[k])[:3])
     return square.reading(clean, three == set(NORMALISED), f"{how}; in the authors' code Em and CK are cosines too")

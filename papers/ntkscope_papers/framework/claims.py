@@ -97,20 +97,27 @@ def _joined(*words: str) -> str:
 
 
 def claim(
-    id: str, source: str, published: Any, check: str, *, needs: Needs = (), seeds: int = 1, stand_in: str = ""
+    id: str, source: str, published: Any, check: str = "", *, needs: Needs = (), seeds: int = 1, stand_in: str = ""
 ) -> Callable[[Read], Statement]:
     """Decorator: the function of a configuration and a record that reads what became of one published statement.
 
-    `needs`: the legs without which nothing can be said, or a function of the configuration that names them.
+    `check`: what decides it, in words; the function's docstring, where it is left out. `needs`: the legs without which nothing
+    can be said, or a function of the configuration that names them.
 
-    >>> @claim("surrogate-x", "Table 9", 0.7, "at least 0.6", needs=["network"])
+    >>> @claim("surrogate-x", "Table 9", 0.7, needs=["network"])
     ... def accuracy(config, record):
+    ...     "at least 0.6"
     ...     measured = record.metrics["network"]["accuracy"]
     ...     return Reading(measured, measured >= 0.6)
     >>> accuracy.verdict("x", Reading(0.65, True)).verdict, accuracy.verdict("x", Reading(0.65, True), "seeds=1").verdict
     ('reproduced', 'stand-in')
     """
-    return lambda read: Statement(id, source, published, check, stand_in, seeds, read, needs)
+    return lambda read: Statement(id, source, published, check or words_of(read), stand_in, seeds, read, needs)
+
+
+def words_of(judge: Callable[..., Any]) -> str:
+    """The docstring of a function that judges a claim, on one line: its check."""
+    return " ".join((judge.__doc__ or "").split())
 
 
 def decided(

@@ -195,12 +195,12 @@ class LayerCollapse(Experiment):
         "probes-neural-collapse-nc4",
         "Section 2",
         "in collapsed layers the network decides by the nearest class centre, and items of a class vary little",
-        "at the end of training, at the last block: agreement with the nearest class centre on test items >= 0.97 in the mean"
-        " over seeds, and the smallest NC1 of all blocks in every network; without label smoothing",
         needs=lambda self: [MOMENT.format(0.0, s, max(self.moments)) for s in range(self.seeds)],
         seeds=3,
     )
     def nc4(self, record: Record) -> Reading:
+        """at the end of training, at the last block: agreement with the nearest class centre on test items >= 0.97 in
+        the mean over seeds, and the smallest NC1 of all blocks in every network; without label smoothing"""
         end = max(self.moments)
         ends = [record.metrics[MOMENT.format(0.0, s, end)] for s in range(self.seeds)]
         agreement = [1 - one["layers"][LAST_BLOCK]["nc4"] for one in ends]

@@ -19,7 +19,7 @@ from ntkscope.core import Record
 from ntkscope.measures.probe_agreement import PROBES, CollapseLayer, collapse_layer
 from ntkscope.measures.probes import GRID, grid
 from ntkscope_papers.framework import Reading, claim
-from ntkscope_papers.framework.claims import Statement
+from ntkscope_papers.framework.claims import Statement, words_of
 from ntkscope_papers.harlev_2023.probed_networks import Probed, probed
 
 SIZES = (16384, 16384, 16384, 8192, 8192, 4096, 4096, 2048, 2048)
@@ -138,9 +138,11 @@ def on_networks(judged: Judged, note: str, config: Any, record: Record) -> Readi
     return Reading(measured, results[first][1], "; ".join([note, *words] if note else words))
 
 
-def network_claim(id: str, source: str, published: Any, check: str, *, note: str = "") -> Callable[[Judged], Statement]:
-    """Decorator: a claim that a function of one network judges."""
-    return lambda judged: claim(id, source, published, check, needs=of_first)(partial(on_networks, judged, note))
+def network_claim(id: str, source: str, published: Any, *, note: str = "") -> Callable[[Judged], Statement]:
+    """Decorator: a claim that a function of one network judges, by what its docstring says."""
+    return lambda judged: claim(id, source, published, words_of(judged), needs=of_first)(
+        partial(on_networks, judged, note)
+    )
 
 
 def of_first(config: Any) -> list[str]:
@@ -156,10 +158,10 @@ def _short(values: Any, places: int = 4) -> list[float]:
     "probes-network-accuracy",
     "Section 3",
     {"test %": 92.5, "test %, Paper 1": 93.07},
-    "within 1 point of 92.5 %; a pretrained network within 0.3 points of its own published accuracy",
     note="erratum: 92.5 % here is 93.07 % in Paper 1, for the same release of weights; the ResNet-18 is trained here",
 )
 def accuracy(network: Network) -> tuple[Any, bool]:
+    """within 1 point of 92.5 %; a pretrained network within 0.3 points of its own published accuracy"""
     test, own = 100 * network.accuracy, network.network.accuracy
     allowed = 0.3 if network.network.pretrained else 1.0
     return {"test %": round(test, 2), "published %": own}, abs(test - own) <= allowed
@@ -169,10 +171,10 @@ def accuracy(network: Network) -> tuple[Any, bool]:
     "probes-protocol",
     "Section 3",
     {"k": 10, "first dims": list(GRID), "then every": 1000, "layers": 9, "train": 50000, "test": 10000},
-    "the same neighbours, grid, number of layers and items",
     note="activations flattened, as the grid up to a layer's size says; directions without variance are left out of it",
 )
 def protocol(network: Network) -> tuple[Any, bool]:
+    """the same neighbours, grid, number of layers and items"""
     items, k, count = network.whole["items"], network.config.k, len(network.rows)
     published = all(list(row["dims"]) == grid(int(row["components"])) for row in network.rows)
     measured = {"k": k, "layers": count, **items, "grid as published": published}
@@ -180,8 +182,9 @@ def protocol(network: Network) -> tuple[Any, bool]:
     return measured, published and (k, count, items["train"], items["test"]) == (10, layers, 50000, 10000)
 
 
-@network_claim("probes-layer-sizes", "Figure 16", list(SIZES), "the same flattened sizes")
+@network_claim("probes-layer-sizes", "Figure 16", list(SIZES))
 def sizes(network: Network) -> tuple[Any, bool]:
+    """the same flattened sizes"""
     widths = [int(row["width"]) for row in network.rows]
     return widths, tuple(widths) == SIZES
 
@@ -190,10 +193,10 @@ def sizes(network: Network) -> tuple[Any, bool]:
     "probes-svm-best",
     "Section 1, Section 5",
     "the SVM equals or beats k-NN and NCC at every layer",
-    "best accuracy over d of the SVM at least that of each other probe - 0.01, at every layer",
     note="d chosen on the test items, as published; beside it on a validation split",
 )
 def svm_best(network: Network) -> tuple[Any, bool]:
+    """best accuracy over d of the SVM at least that of each other probe - 0.01, at every layer"""
     best = {probe: network.best(probe) for probe in PROBES}
     margins = [min(svm - knn, svm - ncc) for knn, ncc, svm in zip(*(best[p] for p in ("knn", "ncc", "svm")))]
     validated = {probe: _short(network.best(probe, "best by validation")) for probe in PROBES}
@@ -205,9 +208,9 @@ def svm_best(network: Network) -> tuple[Any, bool]:
     "probes-100-pcs-suffice",
     "Abstract, Section 5",
     "about 100 components give k-NN and NCC their best accuracy at every layer",
-    "best accuracy over d ≤ 150 within 0.01 of the best over all d, at every layer, k-NN and NCC",
 )
 def hundred(network: Network) -> tuple[Any, bool]:
+    """best accuracy over d ≤ 150 within 0.01 of the best over all d, at every layer, k-NN and NCC"""
     lost = {
         probe: _short(
             max(row["accuracy"][probe])
@@ -220,23 +223,19 @@ def hundred(network: Network) -> tuple[Any, bool]:
 
 
 @network_claim(
-    "probes-knn-overfits",
-    "Section 4",
-    "up to block 4 k-NN improves up to about 100 components, then drops markedly",
-    "accuracy on 100 components at least 0.03 above that on all, from the pooling to block 4",
+    "probes-knn-overfits", "Section 4", "up to block 4 k-NN improves up to about 100 components, then drops markedly"
 )
 def overfits(network: Network) -> tuple[Any, bool]:
+    """accuracy on 100 components at least 0.03 above that on all, from the pooling to block 4"""
     drops = _short(at(row, "knn", 100) - on_all(row, "knn") for row in network.early)
     return {"100 - all": drops}, min(drops) >= 0.03
 
 
 @network_claim(
-    "probes-ncc-plateaus",
-    "Section 4",
-    "up to block 4 NCC peaks at about 100 components and then stays constant",
-    "accuracy on 200 components within 0.01 of that on all, from the pooling to block 4",
+    "probes-ncc-plateaus", "Section 4", "up to block 4 NCC peaks at about 100 components and then stays constant"
 )
 def plateaus(network: Network) -> tuple[Any, bool]:
+    """accuracy on 200 components within 0.01 of that on all, from the pooling to block 4"""
     moved = _short(at(row, "ncc", 200) - on_all(row, "ncc") for row in network.early)
     return {"200 - all": moved}, max(map(abs, moved)) <= 0.01
 
@@ -245,21 +244,17 @@ def plateaus(network: Network) -> tuple[Any, bool]:
     "probes-svm-keeps-improving",
     "Section 4, Section 5",
     "up to block 4 the SVM improves beyond 100 components and is best on all",
-    "accuracy on all components at least 0.02 above that on 100, from the pooling to block 4",
 )
 def improves(network: Network) -> tuple[Any, bool]:
+    """accuracy on all components at least 0.02 above that on 100, from the pooling to block 4"""
     gains = _short(on_all(row, "svm") - at(row, "svm", 100) for row in network.early)
     strengths = [row["C"][-1] for row in network.early]
     return {"all - 100": gains, "C on all": strengths}, min(gains) >= 0.02
 
 
-@network_claim(
-    "probes-accuracy-grows-with-depth",
-    "Section 4",
-    "all three probes improve steadily with depth",
-    "Spearman correlation of best accuracy and depth at least 0.9 for each probe",
-)
+@network_claim("probes-accuracy-grows-with-depth", "Section 4", "all three probes improve steadily with depth")
 def deeper(network: Network) -> tuple[Any, bool]:
+    """Spearman correlation of best accuracy and depth at least 0.9 for each probe"""
     found = {probe: round(rank_correlation(network.best(probe)), 4) for probe in PROBES}
     return found, min(found.values()) >= 0.9
 
@@ -268,10 +263,10 @@ def deeper(network: Network) -> tuple[Any, bool]:
     "probes-late-blocks-identical",
     "Section 4",
     "from block 5 on, all probes reach the network's accuracy within ten components and stay there",
-    "from block 5 on (others: last stage): on 10 components within 0.02 of the network and of each other, no change"
-    " above 0.02 beyond",
 )
 def late(network: Network) -> tuple[Any, bool]:
+    """from block 5 on (others: last stage): on 10 components within 0.02 of the network and of each other, no change
+    above 0.02 beyond"""
     on_ten = [[at(row, probe, 10) for probe in PROBES] for row in network.late]
     away = max(abs(value - network.accuracy) for row in on_ten for value in row)
     apart = max(max(row) - min(row) for row in on_ten)
@@ -288,12 +283,10 @@ def late(network: Network) -> tuple[Any, bool]:
 
 
 @network_claim(
-    "probes-hunchback",
-    "Figure 18a",
-    "the number of components that NCC needs first rises, then falls with depth",
-    "its largest value lies strictly inside the network, above both ends",
+    "probes-hunchback", "Figure 18a", "the number of components that NCC needs first rises, then falls with depth"
 )
 def hunchback(network: Network) -> tuple[Any, bool]:
+    """its largest value lies strictly inside the network, above both ends"""
     counts = network.counts("ncc")
     inside = max(counts[1:-1])
     return {probe: network.counts(probe) for probe in ("ncc", "knn")}, inside > max(counts[0], counts[-1])
@@ -303,9 +296,9 @@ def hunchback(network: Network) -> tuple[Any, bool]:
     "probes-svm-profile-monotone",
     "Figure 18a, Section 5",
     "the number of components that the SVM needs starts very high and falls with depth",
-    "Spearman correlation with depth at most -0.8",
 )
 def monotone(network: Network) -> tuple[Any, bool]:
+    """Spearman correlation with depth at most -0.8"""
     counts = network.counts("svm")
     found = rank_correlation([float(count) for count in counts])
     return {"components": counts, "Spearman": round(found, 4)}, found <= -0.8
@@ -340,10 +333,10 @@ def components(config: Any, record: Record) -> Reading:
     "probes-variance-20-40",
     "Abstract, Figure 18b",
     {"least": 0.2, "most": 0.4},
-    "variance in the components for 90 % of the accuracy below 0.6 from block 5 on, for all probes",
     note="variance of standardised activations",
 )
 def variance(network: Network) -> tuple[Any, bool]:
+    """variance in the components for 90 % of the accuracy below 0.6 from block 5 on, for all probes"""
     found = {probe: _short(network.variances(probe)) for probe in PROBES}
     late = [value for values in found.values() for value in values[network.network.late :]]
     ranges = {"from block 5 on": [min(late), max(late)]}
@@ -352,12 +345,10 @@ def variance(network: Network) -> tuple[Any, bool]:
 
 
 @network_claim(
-    "probes-variance-decreases-to-block5",
-    "Section 5",
-    "the variance needed decreases until block 5, for all probes",
-    "that of the SVM falls from each layer to the next, from the pooling to block 5",
+    "probes-variance-decreases-to-block5", "Section 5", "the variance needed decreases until block 5, for all probes"
 )
 def falling(network: Network) -> tuple[Any, bool]:
+    """that of the SVM falls from each layer to the next, from the pooling to block 5"""
     found = {probe: _short(network.variances(probe)[: network.network.late + 1]) for probe in PROBES}
     return found, all(a > b for a, b in pairwise(found["svm"]))
 
@@ -366,10 +357,10 @@ def falling(network: Network) -> tuple[Any, bool]:
     "probes-collapse-between-4-and-5",
     "Section 5",
     {"between blocks": [4, 5]},
-    "counts agree within 2 and accuracies within 0.02 from block 5 on and not before, and NC1 falls there",
     note="bootstrap over test items; pretrained networks: at any one transition",
 )
 def collapse(network: Network) -> tuple[Any, bool]:
+    """counts agree within 2 and accuracies within 0.02 from block 5 on and not before, and NC1 falls there"""
     found = network.agreement()
     measured = {
         "first layer": found.layer,
@@ -386,9 +377,9 @@ def collapse(network: Network) -> tuple[Any, bool]:
     "probes-90pct-variance-rule-wasteful",
     "Section 5",
     "components for 90 % of the variance are far more than classification needs",
-    "more than 3 times those for 90 % of the accuracy, k-NN and NCC, at every layer",
 )
 def wasteful(network: Network) -> tuple[Any, bool]:
+    """more than 3 times those for 90 % of the accuracy, k-NN and NCC, at every layer"""
     ratios: dict[str, list[float]] = {"knn": [], "ncc": []}
     for row in network.rows:
         whole = row["90 % of variance"] or row["components"] + 1  # beyond what was computed
@@ -401,10 +392,10 @@ def wasteful(network: Network) -> tuple[Any, bool]:
     "probes-ncc-saturation-identity",
     "Section 4",
     "NCC cannot change once the components span all differences of class means",
-    "no prediction changes when directions across all of them are added",
     needs=["identities"],
 )
 def saturation(config: Any, record: Record) -> Reading:
+    """no prediction changes when directions across all of them are added"""
     changed = record.metrics["identities"]["predictions changed by directions across the means"]
     return Reading({"predictions changed": changed}, changed == 0, exact=True)
 
@@ -413,24 +404,19 @@ def saturation(config: Any, record: Record) -> Reading:
     "probes-ncc-is-affine",
     "Section 4, Section 5",
     "the SVM is called the only affine-linear probe, k-NN and NCC non-linear",
-    "argmin ‖x - μ‖² equals argmax (⟨μ, x⟩ - ‖μ‖²/2) at every point: NCC is affine, and the text wrong",
     needs=["identities"],
 )
 def affine(config: Any, record: Record) -> Reading:
+    """argmin ‖x - μ‖² equals argmax (⟨μ, x⟩ - ‖μ‖²/2) at every point: NCC is affine, and the text wrong"""
     found = record.metrics["identities"]
     same, points = found["points where NCC is its affine form"], found["points"]
     note = "erratum: NCC by Euclidean distance is an affine rule as the SVM is; of the three probes only k-NN is not"
     return Reading({"same decision": same, "points": points}, same == points, note, exact=True)
 
 
-@claim(
-    "probes-90pct-rule",
-    "Section 3",
-    {"best %": 96.0, "mark %": 86.4},
-    "the first of the grid at or above 0.9 of the best, on the paper's example",
-    needs=["identities"],
-)
+@claim("probes-90pct-rule", "Section 3", {"best %": 96.0, "mark %": 86.4}, needs=["identities"])
 def mark(config: Any, record: Record) -> Reading:
+    """the first of the grid at or above 0.9 of the best, on the paper's example"""
     found = record.metrics["identities"]
     measured = {"best %": found["best"], "mark %": found["mark"], "first at or above it %": found["accuracy chosen"]}
     holds = (found["best"], found["mark"]) == (96.0, 86.4) and found["accuracy chosen"] == 86.4

@@ -288,10 +288,10 @@ ABOVE = [
     "own-lds-one-against-five",
     "this project",
     "one checkpoint of ours is level with TRAK's five, at a fifth of its time",
-    "on two of four tasks the interval of the difference reaches 0 or more, and seconds are at most 1/5",
     needs=legs_of,
 )
 def fewer(config: AttributionQuality, record: Record) -> Reading:
+    """on two of four tasks the interval of the difference reaches 0 or more, and seconds are at most 1/5"""
     if not {PEER, FAST} <= set(config.methods):
         return Reading(None, note="a method was left out")
     most, level = config.checkpoints, {}
@@ -303,14 +303,10 @@ def fewer(config: AttributionQuality, record: Record) -> Reading:
     return Reading(level, len(held) >= 2)
 
 
-@claim(
-    "own-removal",
-    "this project",
-    "influence orders what removing points for real does",
-    "rank correlation with real retraining above chance (one-sided 5 %) for single points and above 0.5 for groups of 20",
-    needs=legs_of,
-)
+@claim("own-removal", "this project", "influence orders what removing points for real does", needs=legs_of)
 def removed(config: AttributionQuality, record: Record) -> Reading:
+    """rank correlation with real retraining above chance (one-sided 5 %) for single points and above 0.5 for groups of
+    20"""
     real = {
         name: {m: _of(record, name, m, 1)["removal"] for m in config.methods}
         for name in config.tasks

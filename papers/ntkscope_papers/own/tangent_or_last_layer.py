@@ -172,23 +172,19 @@ def _arrival(epochs: Mapping[str, Any]) -> dict[str, Any]:
     "own-tangent-reaches-network",
     "this project",
     "solved at an early enough epoch's weights, tangent and readout are as good as the trained network",
-    "each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task"
-    " and width",
 )
 def _reaches(config: Any, record: Record) -> Reading:
+    """each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task
+    and width"""
     found = arrivals(record)
     if not found:
         return lacking("shifted", "cifar10")
     return Reading(found, all(row[which] is not None for row in found.values() for which in READ), _gaps(record))
 
 
-@claim(
-    "own-tangent-before-readout",
-    "this project",
-    "the tangent gets there no later than the readout",
-    "first such epoch of the tangent not after the readout's, for every task and width where both have one",
-)
+@claim("own-tangent-before-readout", "this project", "the tangent gets there no later than the readout")
 def _before(config: Any, record: Record) -> Reading:
+    """first such epoch of the tangent not after the readout's, for every task and width where both have one"""
     found = arrivals(record)
     rows = {name: row for name, row in found.items() if row["tangent"] is not None and row["readout"] is not None}
     if not rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,7 @@ def of_runs(*names: str) -> Callable[[Callable[..., Reading]], Read]:
     """Decorator: a reading that is also given the runs of these methods, of a record that has them all."""
 
     def wrap(read: Callable[..., Reading]) -> Read:
+        @wraps(read)
         def checked(config: Any, record: Record) -> Reading:
             found = [rows(config, record, name) for name in names]
             return read(config, record, *found) if all(found) else lacking(*names)
@@ -109,14 +110,10 @@ def _rate(several: Runs) -> str:
     return f"learning rate {several[0]['lr']:g}, chosen on P"
 
 
-@over_shuffles(
-    "conjugate-table5-finetune",
-    "Conjugate kernel, Table 5",
-    TABLE_5["finetune"],
-    "mean training accuracy >= 98 %, mean test accuracy within 6 points of the probe's",
-)
+@over_shuffles("conjugate-table5-finetune", "Conjugate kernel, Table 5", TABLE_5["finetune"])
 @of_runs("finetune", "probe")
 def _finetune(config: Any, record: Record, tuned: Runs, probe: Runs) -> Reading:
+    """mean training accuracy >= 98 %, mean test accuracy within 6 points of the probe's"""
     near = abs(mean(tuned, "test") - mean(probe, "test"))
     holds = mean(tuned, "train") >= 98 and near <= 6
     return Reading(table(tuned), holds, f"{near:.1f} points from the probe; {_rate(tuned)}", seeds=len(tuned))
@@ -126,12 +123,12 @@ def _finetune(config: Any, record: Record, tuned: Runs, probe: Runs) -> Reading:
     "conjugate-table5-qlora",
     "Conjugate kernel, Table 5",
     TABLE_5["lora"],
-    "reported only",
     stand_in=f"{WHY}; adapters without quantisation",
     seeds=50,
 )
 @of_runs("lora")
 def _lora(config: Any, record: Record, several: Runs) -> Reading:
+    """reported only"""
     return Reading(table(several), None, f"rank {config.rank}; {_rate(several)}", seeds=len(several))
 
 
@@ -142,9 +139,9 @@ def _lora(config: Any, record: Record, several: Runs) -> Reading:
         "test": "probe > fine-tuning > QLoRA > random",
         "train minus test, points": {"random": 27.9, "finetune": 16.2, "probe": 9.0, "lora": 3.1},
     },
-    "probe minus random >= 10 points; gap of fine-tuning > gap of the probe; probe minus fine-tuning > -3 points",
 )
 def _order(config: Any, record: Record) -> Reading:
+    """probe minus random >= 10 points; gap of fine-tuning > gap of the probe; probe minus fine-tuning > -3 points"""
     found = {name: rows(config, record, name) for name in ON_M}
     if not all(found.values()):
         return lacking(*(name for name, several in found.items() if not several))
@@ -167,10 +164,10 @@ def _order(config: Any, record: Record) -> Reading:
     "shift-m-split",
     "Distribution shift, Section 3",
     {"train": [150, 150], "test": [27, 32], "shared": 0},
-    "these sizes, nothing shared",
     needs=["splits"],
 )
 def _m_split(config: Any, record: Record) -> Reading:
+    """these sizes, nothing shared"""
     found = record.metrics["splits"]["M"]
     sizes = found["train and test, negative and positive"]
     return Reading(
@@ -182,11 +179,11 @@ def _m_split(config: Any, record: Record) -> Reading:
     "shift-p-split",
     "Distribution shift, Section 3",
     {"train": 20000, "validation": 20000, "test": 359},
-    "balanced, no text shared between training, validation and M",
     stand_in="16,000 and 3,800 tweets of the 20,000 at hand",
     needs=["splits"],
 )
 def _p_split(config: Any, record: Record) -> Reading:
+    """balanced, no text shared between training, validation and M"""
     found = record.metrics["splits"]["P"]
     labels = found["train and validation, negative and positive"]
     even = all(negative == positive for negative, positive in labels)
@@ -197,10 +194,10 @@ def _p_split(config: Any, record: Record) -> Reading:
     "shift-training-setting",
     "Distribution shift, Section 3",
     {"epochs": 10, "std of random weights": 0.02},
-    "a setting: none",
     stand_in=WHY,
 )
 def _training(config: Any, record: Record) -> Reading:
+    """a setting: none"""
     chosen = {
         name: record.metrics[f"rates/{name}"]["chosen"]
         for name in ("finetune", "lora", "finetune-on-p")
@@ -248,11 +245,11 @@ def _sizes(record: Record, several: Runs) -> tuple[int, int]:
     "shift-probe-matches-finetune",
     "Distribution shift, Section 4",
     {"probe on M minus fine-tuning on P, points": 2.2, "standard error": 0.74},
-    "probe minus fine-tuning > -3 points",
     needs=["splits"],
 )
 @of_runs("probe", "finetune-on-p")
 def _matches(config: Any, record: Record, probe: Runs, tuned: Runs) -> Reading:
+    """probe minus fine-tuning > -3 points"""
     difference = mean(probe, "test") - mean(tuned, "test")
     train, test = _sizes(record, probe)
     measured = {
@@ -303,9 +300,9 @@ def _ks(config: Any, record: Record, probe: Runs, on_p: Runs) -> Reading:
     "shift-fig13b-sota-overlap",
     "Distribution shift, Figure 13b",
     "the accuracy of a RoBERTa trained on all of P lies in the range of the probe's",
-    "not testable: neither that network nor the value of its line is at hand",
 )
 def _sota(config: Any, record: Record) -> Reading:
+    """not testable: neither that network nor the value of its line is at hand"""
     return Reading(
         None, note="a RoBERTa trained on 1.6 million tweets is not at hand, and the published line has no value"
     )
@@ -315,9 +312,9 @@ def _sota(config: Any, record: Record) -> Reading:
     "shift-tables-5-6-consistent",
     "Tables 5 and 6",
     "the probe rows of both tables are equal; the fine-tuning rows differ by what was trained on",
-    "bookkeeping of the published figures",
 )
 def _tables(config: Any, record: Record) -> Reading:
+    """bookkeeping of the published figures"""
     same = {name: TABLE_5[name] == TABLE_6[name] for name in ("random", "probe")}
     apart = TABLE_5["finetune"] != TABLE_6["finetune-on-p"]
     return Reading({"equal rows": same, "fine-tuning rows differ": apart}, all(same.values()) and apart, exact=True)

@@ -21,10 +21,10 @@ with_minilm = partial(claim, stand_in=WHY)
     "conjugate-fig12-first-pc-shift",
     "Conjugate kernel, Figure 12",
     "the first principal component has visibly different densities on P and M",
-    "Kolmogorov–Smirnov test on the first component: p < 1e-3",
     needs=["plane"],
 )
 def _first_pc(config: Any, record: Record) -> Reading:
+    """Kolmogorov–Smirnov test on the first component: p < 1e-3"""
     found = record.metrics["plane"]["first component"]
     return Reading(
         {"KS distance": found["ks"], "p": found["p"], "AUC": found["auc"]},
@@ -37,10 +37,10 @@ def _first_pc(config: Any, record: Record) -> Reading:
     "shift-dataset-sizes",
     f"{SOURCE}, Section 3",
     {"P": 1_600_000, "M": 359, "M negative and positive": [177, 182]},
-    "359 tweets of M that are not neutral, 177 negative and 182 positive",
     needs=["counts"],
 )
 def _sizes(config: Any, record: Record) -> Reading:
+    """359 tweets of M that are not neutral, 177 negative and 182 positive"""
     found = record.metrics["counts"]["negative and positive"]
     note = (
         "P at hand is a sample; the text says that the authors meant P for testing and M for training, the reverse of what it"
@@ -59,10 +59,10 @@ def _last(config: Any, record: Record) -> Mapping[str, Any] | None:
     "shift-fig13a-two-pcs",
     f"{SOURCE}, Figure 13a",
     "the first two principal components separate P from M",
-    "reported: area under the curve of a quadratic and a linear rule",
     needs=lambda config: [f"layer/{config.blocks}"],
 )
 def _two_pcs(config: Any, record: Record) -> Reading:
+    """reported: area under the curve of a quadratic and a linear rule"""
     found = record.metrics[f"layer/{config.blocks}"]["mean"]
     return Reading(
         {"quadratic rule": found["auc_pc12_qda"], "linear rule": found["auc_pc12"], "all dimensions": found["auc"]},
@@ -75,10 +75,10 @@ def _two_pcs(config: Any, record: Record) -> Reading:
     "shift-embedded-kernel-pca-identity",
     f"{SOURCE}, Section 4",
     "PCA of the embedded kernel is PCA of the activations",
-    "scores agree up to sign to 1e-8 of the largest",
     needs=["identity"],
 )
 def _identity(config: Any, record: Record) -> Reading:
+    """scores agree up to sign to 1e-8 of the largest"""
     found = record.metrics["identity"]["largest difference"]
     return Reading({"largest difference": found}, found <= 1e-8)
 
@@ -87,10 +87,10 @@ def _identity(config: Any, record: Record) -> Reading:
     "shift-linear-separability",
     f"{SOURCE}, Section 4",
     "a linear classifier on embeddings tells P from M (the table is lost)",
-    "balanced accuracy >= 0.75; with labels shuffled within 0.5 ± 0.05",
     needs=["linear"],
 )
 def _linear(config: Any, record: Record) -> Reading:
+    """balanced accuracy >= 0.75; with labels shuffled within 0.5 ± 0.05"""
     found, last = record.metrics["linear"], _last(config, record)
     measured = {name: digits(found[name], 4) for name in ("balanced accuracy", "labels shuffled")}
     holds = found["balanced accuracy"] >= 0.75 and abs(found["labels shuffled"] - 0.5) <= 0.05
@@ -101,10 +101,10 @@ def _linear(config: Any, record: Record) -> Reading:
     "shift-label-noise-identical-inputs",
     f"{SOURCE}, Table 7",
     "P has tweets that are one handle and nothing else, with opposite labels",
-    "at least one such tweet in each class of the sample at hand",
     needs=["counts"],
 )
 def _handles(config: Any, record: Record) -> Reading:
+    """at least one such tweet in each class of the sample at hand"""
     found = record.metrics["counts"]
     alone = found["one handle and nothing else, negative and positive"]
     return Reading(
@@ -116,9 +116,9 @@ def _handles(config: Any, record: Record) -> Reading:
     "shift-table7-examples",
     f"{SOURCE}, Table 7",
     {"negative": [1467863072, 1467871226, 1467979094], "positive": [1836399555, 1879932456, 1833894264]},
-    "not testable: the sample at hand has no ids",
 )
 def _examples(config: Any, record: Record) -> Reading:
+    """not testable: the sample at hand has no ids"""
     return Reading(None, note="the tweets of P at hand come without their ids")
 
 
@@ -131,10 +131,10 @@ def _filters(config: Any, record: Record) -> list[Mapping[str, Any]]:
     "shift-fig14-filter-no-change",
     f"{SOURCE}, Figure 14",
     {"before": 29000, "after": 20000, "density": "unchanged"},
-    "energy distance in PC1–2 of the filtered tweets to P at most a fifth of that of M",
     stand_in=f"{WHY}; a probe's agreement in place of GPT-3.5's answers",
 )
 def _filter(config: Any, record: Record) -> Reading:
+    """energy distance in PC1–2 of the filtered tweets to P at most a fifth of that of M"""
     several = _filters(config, record)
     if not several:
         return lacking("filter")
@@ -155,10 +155,10 @@ def _filter(config: Any, record: Record) -> Reading:
     "shift-filter-downstream",
     f"{SOURCE}, Section 6",
     "training on the filtered set changes accuracy on M little, perhaps for the worse (the table is missing)",
-    "mean difference at most 3 points",
     stand_in=f"{WHY}; a probe's agreement in place of GPT-3.5's answers; linear probes on P",
 )
 def _downstream(config: Any, record: Record) -> Reading:
+    """mean difference at most 3 points"""
     several = _filters(config, record)
     if not several:
         return lacking("filter")
@@ -181,10 +181,10 @@ def _downstream(config: Any, record: Record) -> Reading:
     "shift-fig15-models",
     f"{SOURCE}, Figure 15",
     {"none": ["BERT-base"], "partly": ["RoBERTa-base", "Falcon 1B"], "fully": ["Falcon 7B", "GPT-2"]},
-    "area under the curve in PC1–2 below 0.8 for a small encoder of BERT's kind",
     stand_in="MiniLM and untrained encoders in place of the five models",
 )
 def _models(config: Any, record: Record) -> Reading:
+    """area under the curve in PC1–2 below 0.8 for a small encoder of BERT's kind"""
     found, last = record.metrics, _last(config, record)
     keys = {size: [f"untrained/{size}/{d}" for d in range(config.draws)] for size in config.sizes}
     lacks = [key for several in keys.values() for key in several if key not in found]
@@ -209,10 +209,10 @@ def _models(config: Any, record: Record) -> Reading:
     "shift-pca-one-sided",
     f"{SOURCE}, Section 7",
     "different densities prove a shift, equal ones do not prove that there is none",
-    "pairs equal in PC1–2: found by C2ST every time, in PC1–2 at most twice in ten",
     needs=["one-sided"],
 )
 def _one_sided(config: Any, record: Record) -> Reading:
+    """pairs equal in PC1–2: found by C2ST every time, in PC1–2 at most twice in ten"""
     found = record.metrics["one-sided"]
     measured = {name: value for name, value in found.items() if name != "seconds"}
     return Reading(
@@ -224,10 +224,10 @@ def _one_sided(config: Any, record: Record) -> Reading:
     "shift-pca-filter",
     f"{SOURCE}, Section 7",
     "a search for a part of P that looks like M in PC1–2; no outcome is reported",
-    "area under the curve in PC1–2 within 0.5 ± 0.05 after selection",
     needs=["subsample"],
 )
 def _pca_filter(config: Any, record: Record) -> Reading:
+    """area under the curve in PC1–2 within 0.5 ± 0.05 after selection"""
     found = record.metrics["subsample"]
     measured = {name: value for name, value in found.items() if name != "seconds"}
     note = "a linear classifier in all dimensions still tells accepted tweets from M where its area is above 0.5"

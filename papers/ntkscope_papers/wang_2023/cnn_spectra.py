@@ -157,13 +157,9 @@ class CnnSpectra(Experiment):
         """The results of each optimizer's networks."""
         return {name: [record.metrics[f"{name}/{s}"] for s in range(self.seeds)] for name in OPTIMIZERS}
 
-    @on_networks(
-        "spectra-fig22-accuracies",
-        "Figure 22",
-        {"GD": 79.0, "SGD": 84.0, "Adam": 86.4},
-        "mean test accuracy of GD at most that of SGD + 1 point, of SGD at most that of Adam + 1 point",
-    )
+    @on_networks("spectra-fig22-accuracies", "Figure 22", {"GD": 79.0, "SGD": 84.0, "Adam": 86.4})
     def accuracies(self, record: Record) -> Reading:
+        """mean test accuracy of GD at most that of SGD + 1 point, of SGD at most that of Adam + 1 point"""
         runs = self.networks(record)
         test = {name: summary(100 * run["test"] for run in several) for name, several in runs.items()}
         train = {name: summary(100 * run["train"] for run in several)["mean"] for name, several in runs.items()}
@@ -180,9 +176,9 @@ class CnnSpectra(Experiment):
         "spectra-fig22-ntk-spectra",
         "Figure 22, Section 5",
         "unchanged by GD, a heavier tail with SGD, heavier still with Adam; spikes from the start",
-        "mean KS distance of log-eigenvalues, scaled by the trace: GD < SGD < Adam; at the start λ₁ > 5 λ₁₀ everywhere",
     )
     def spectra(self, record: Record) -> Reading:
+        """mean KS distance of log-eigenvalues, scaled by the trace: GD < SGD < Adam; at the start λ₁ > 5 λ₁₀ everywhere"""
         runs = self.networks(record)
         means = {
             key: {name: float(np.mean([run[key] for run in several])) for name, several in runs.items()}
@@ -205,11 +201,11 @@ class CnnSpectra(Experiment):
         "spectra-top-eigenvalue-grows",
         "Section 5",
         "the first eigenvalue of the NTK is larger after training than before",
-        "λ₁ after over λ₁ before > 1 in every CNN trained by SGD or Adam, and in cases 3 and 4 of Table 8",
         needs=lambda config: judged(config) + [f"{case}/{s}" for case in CASES for s in range(config.case_seeds)],
         seeds=3,
     )
     def first_eigenvalue_grows(self, record: Record) -> Reading:
+        """λ₁ after over λ₁ before > 1 in every CNN trained by SGD or Adam, and in cases 3 and 4 of Table 8"""
         runs = self.networks(record)
         runs |= {case: [record.metrics[f"{case}/{s}"] for s in range(self.case_seeds)] for case in CASES}
         ratios = {name: [run["first over first"] for run in several] for name, several in runs.items()}

@@ -154,21 +154,16 @@ class FinetuningSpectra(Experiment):
             several.setdefault(epoch, []).append(row["values"][0])
         return [digits(float(np.median(values)), 5) for _, values in sorted(several.items())]
 
-    @on_minilm(
-        "spectra-fig23-accuracies", "Figure 23", {"train %": 95.90, "test %": 84.0}, "test accuracy between 75 and 90 %"
-    )
+    @on_minilm("spectra-fig23-accuracies", "Figure 23", {"train %": 95.90, "test %": 84.0})
     def accurate(self, record: Record) -> Reading:
+        """test accuracy between 75 and 90 %"""
         found = [record.metrics[key] for key in accuracies(self)]
         percent = {f"{where} %": [round(100 * one[where], 2) for one in found] for where in ("train", "test")}
         return Reading(percent, all(0.75 <= one["test"] <= 0.9 for one in found))
 
-    @on_minilm(
-        "spectra-fig23-eigen-evolution",
-        "Figure 23a",
-        "the CK's first eigenvalue first falls and then rises",
-        "the least of its start and of its median over each epoch lies inside the run, at least 2 % below both ends",
-    )
+    @on_minilm("spectra-fig23-eigen-evolution", "Figure 23a", "the CK's first eigenvalue first falls and then rises")
     def first_eigenvalue(self, record: Record) -> Reading:
+        """the least of its start and of its median over each epoch lies inside the run, at least 2 % below both ends"""
         measured = []
         for rows in self.evolution(record):
             first = [row["values"][0] for row in rows]
@@ -180,13 +175,9 @@ class FinetuningSpectra(Experiment):
         holds = all(turns(self.by_epoch(rows)) for rows in self.evolution(record))
         return Reading({"first eigenvalue": measured}, holds, note)
 
-    @on_minilm(
-        "spectra-fig23-alignment",
-        "Figure 23b",
-        "the alignment of labels and first eigenvector grows",
-        "that of the first or of the second eigenvector ends at least 0.2 above its start",
-    )
+    @on_minilm("spectra-fig23-alignment", "Figure 23b", "the alignment of labels and first eigenvector grows")
     def alignment(self, record: Record) -> Reading:
+        """that of the first or of the second eigenvector ends at least 0.2 above its start"""
         ends = [[rows[i]["alignments"][:2] for i in (0, -1)] for rows in self.evolution(record)]
         rises = [max(after - before for before, after in zip(*pair)) >= 0.2 for pair in ends]
         return Reading({"of the first two, before and after": ends}, all(rises))
@@ -195,10 +186,10 @@ class FinetuningSpectra(Experiment):
         "spectra-pretrained-ck-heavy-tail",
         "Section 5",
         "the pre-trained encoder's CK has a heavy tail and several spikes",
-        "first eigenvalue > 10 times the median of the positive ones; the upper tenth likelier by a power law than an"
-        " exponential",
     )
     def pretrained(self, record: Record) -> Reading:
+        """first eigenvalue > 10 times the median of the positive ones; the upper tenth likelier by a power law than an
+        exponential"""
         start = self.evolution(record)[0][0]
         ratio = start["values"][0] / start["median"]
         measured = {"first over median": digits(ratio, 4), "leading": start["values"][:6], "upper tenth": start["tail"]}

@@ -119,11 +119,11 @@ class HeavyTailedStart(TeacherStudent):
         "spectra-cauchy-init",
         "Figure 21c",
         "Cauchy weights give a heavy-tailed CK before any training",
-        "in every seed: Hill's exponent of the CK below half the Gaussian one's or its largest eigenvalue's share twice as"
-        " large; λ₁ of WᵀW/d above 100 edges",
         needs=["start"],
     )
     def cauchy(self, record: Record) -> Reading:
+        """in every seed: Hill's exponent of the CK below half the Gaussian one's or its largest eigenvalue's share
+        twice as large; λ₁ of WᵀW/d above 100 edges"""
         found = record.metrics["start"]
         pairs = list(zip(found["normal"], found["cauchy"]))
         measured: dict[str, Any] = {
@@ -143,14 +143,9 @@ class HeavyTailedStart(TeacherStudent):
         holds = heavy and min(measured["λ₁ of WᵀW/d over the edge"]) > 100
         return Reading(measured, holds, "" if holds else note)
 
-    @claim(
-        "spectra-heavy-tail-bad-generalisation",
-        "Figure 21d",
-        FIGURE_21D,
-        "R² below 0.2 with heavy-tailed W; the two published numbers agree at unit variance",
-        needs=["trained/cauchy"],
-    )
+    @claim("spectra-heavy-tail-bad-generalisation", "Figure 21d", FIGURE_21D, needs=["trained/cauchy"])
     def generalises_badly(self, record: Record) -> Reading:
+        """R² below 0.2 with heavy-tailed W; the two published numbers agree at unit variance"""
         found = members(record, "trained/cauchy")
         if not found:
             return Reading({"networks": 0}, False, "every network diverged")
@@ -172,11 +167,11 @@ class HeavyTailedStart(TeacherStudent):
         "spectra-heavy-tail-not-sufficient",
         "Section 4.3",
         "heavy tails help only if they are aligned with the teacher",
-        "Hill's exponent of W below the Gaussian start's in both; Adam: R² above 0.5 and cos² of β with the ten first"
-        " vectors above 0.5; Cauchy start: R² below 0.2 and cos² below 0.2",
         needs=("trained/cauchy", "trained/normal"),
     )
     def helps_if_aligned(self, record: Record) -> Reading:
+        """Hill's exponent of W below the Gaussian start's in both; Adam: R² above 0.5 and cos² of β with the ten first
+        vectors above 0.5; Cauchy start: R² below 0.2 and cos² below 0.2"""
         good, bad = (members(record, key) for key in TRAINED)
         if not good or not bad:
             return Reading({"Adam": len(good), "Cauchy": len(bad)}, False, "every network of one kind diverged")

@@ -41,14 +41,9 @@ def training(config: Any) -> list[str]:
     return [f"training/{n}" for n in config.sizes]
 
 
-@claim(
-    "spectra-lemma-4-1",
-    "Lemma 4.1",
-    {"exponent": -1},
-    "log-log slopes of all three changes over n = 128 ... 1024 at most -0.9, after 1 and 5 steps",
-    needs=early,
-)
+@claim("spectra-lemma-4-1", "Lemma 4.1", {"exponent": -1}, needs=early)
 def lemma(config: Any, record: Record) -> Reading:
+    """log-log slopes of all three changes over n = 128 ... 1024 at most -0.9, after 1 and 5 steps"""
     runs = by_items(config, record, "early")
     slopes: dict[str, dict[str, float]] = {}
     for count in config.early_steps:
@@ -67,10 +62,11 @@ def lemma(config: Any, record: Record) -> Reading:
     "spectra-early-eigen-invariance",
     "Section 4.1",
     "every eigenvalue and eigenvector is asymptotically unchanged after finitely many steps",
-    "n = 1024, 5 steps: no eigenvalue of CK or NTK, no singular value of W/√d moved by 0.06, or by more than Weyl allows",
     needs=lambda config: [f"early/{max(config.sizes)}"],
 )
 def eigenvalues_stay(config: Any, record: Record) -> Reading:
+    """n = 1024, 5 steps: no eigenvalue of CK or NTK, no singular value of W/√d moved by 0.06, or by more than Weyl
+    allows"""
     largest = max(config.sizes)
     run = record.metrics[f"early/{largest}"]
     shifts, moved = run["shifts"], run[f"t={max(config.early_steps)}"]
@@ -88,10 +84,10 @@ def eigenvalues_stay(config: Any, record: Record) -> Reading:
     "spectra-lambda-min-bound",
     "Eq. 83",
     {"bound, tanh": 0.079694, "a - η₀² - η₁², tanh": 0.247337},
-    "quadrature to 1e-6; λ_min at least 0.9 times the bound from d = 100 on, and nearer to 0.247 at d = 1000",
     needs=lambda config: [*(f"least/{d}" for d in config.dimensions), "constants"],
 )
 def least_eigenvalue(config: Any, record: Record) -> Reading:
+    """quadrature to 1e-6; λ_min at least 0.9 times the bound from d = 100 on, and nearer to 0.247 at d = 1000"""
     runs = {d: record.metrics[f"least/{d}"] for d in sorted(config.dimensions)}
     found = record.metrics["constants"]
     bound, limit = found["bound"], found["limit"]
@@ -108,27 +104,17 @@ def least_eigenvalue(config: Any, record: Record) -> Reading:
     return Reading({"bound": digits(bound, 6), "limit": digits(limit, 6), **table}, exact and above and nearer, note)
 
 
-@claim(
-    "spectra-alpha-definition",
-    "Section 4.1",
-    {"α of the bound, tanh": 0.141151},
-    "arithmetic, to 1e-6",
-    needs=["constants"],
-)
+@claim("spectra-alpha-definition", "Section 4.1", {"α of the bound, tanh": 0.141151}, needs=["constants"])
 def alpha(config: Any, record: Record) -> Reading:
+    """arithmetic, to 1e-6"""
     value = record.metrics["constants"]["alpha of the bound"]
     return Reading({"α": digits(value, 6)}, abs(value - 0.141151) < 1e-6, exact=True)
 
 
-@claim(
-    "spectra-path-scaling",
-    "Section 4.1",
-    {"path": 0.5, "initial norm": 1.0},
-    "slope of the path against h 0.3 to 0.7; ‖W₀‖ = √(hd) within 1 % at the largest n, and within 4/√(2hd), four of its"
-    " standard deviations, everywhere",
-    needs=training,
-)
+@claim("spectra-path-scaling", "Section 4.1", {"path": 0.5, "initial norm": 1.0}, needs=training)
 def path_scaling(config: Any, record: Record) -> Reading:
+    """slope of the path against h 0.3 to 0.7; ‖W₀‖ = √(hd) within 1 % at the largest n, and within 4/√(2hd), four of
+    its standard deviations, everywhere"""
     runs = by_items(config, record, "training")
     widths = [float(run["width"]) for run in runs.values()]
     power = slope(widths, [float(np.mean(run["path"])) for run in runs.values()])
@@ -153,11 +139,11 @@ def path_scaling(config: Any, record: Record) -> Reading:
     "spectra-max-learning-rate-order",
     "Section 4.1",
     {"exponent": 1.0, "2n/λ_max at Table 8's sizes": 298},
-    "slope against n of the largest step at which the residual never rises 0.9 to 1.1; 2n/λ_max of the full NTK within"
-    " 5 % of 298",
     needs=lambda config: [*(f"stable/{n}" for n in config.sizes), f"least/{max(config.dimensions)}"],
 )
 def largest_rate(config: Any, record: Record) -> Reading:
+    """slope against n of the largest step at which the residual never rises 0.9 to 1.1; 2n/λ_max of the full NTK within
+    5 % of 298"""
     runs = by_items(config, record, "stable")
     if any(value is None for run in runs.values() for value in run["falls"]):
         return Reading({"largest step": "beyond the steps tried"}, False, "widen `factors`")
@@ -186,10 +172,10 @@ def largest_rate(config: Any, record: Record) -> Reading:
     "spectra-corollary-4-3",
     "Corollary 4.3",
     "through all of gradient descent the three changes stay below a constant; limiting spectra are unchanged",
-    "log-log slopes of the final changes against n at most 0.1; KS distances of all three spectra fall with n",
     needs=training,
 )
 def corollary(config: Any, record: Record) -> Reading:
+    """log-log slopes of the final changes against n at most 0.1; KS distances of all three spectra fall with n"""
     runs = by_items(config, record, "training")
     slopes = {name: digits(slope(list(runs), [float(np.mean(r[name])) for r in runs.values()]), 4) for name in CHANGES}
     distances = {name: [float(np.mean(run[f"{name}, KS"])) for run in runs.values()] for name in CHANGES}

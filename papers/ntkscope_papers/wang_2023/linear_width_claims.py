@@ -79,14 +79,9 @@ def ordered(r2: Mapping[str, float]) -> bool:
     return min(r2["case3"], r2["case4"]) > r2["lazy"] > max(r2["case1"], r2["case2"])
 
 
-@claim(
-    "spectra-ntk-parameterisation",
-    "Eq. 73, 79",
-    "f = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d), no biases",
-    "pre-activations have variance 1, outputs E v², within 10 %",
-    needs=["initial"],
-)
+@claim("spectra-ntk-parameterisation", "Eq. 73, 79", "f = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d), no biases", needs=["initial"])
 def parameterisation(config: Any, record: Record) -> Reading:
+    """pre-activations have variance 1, outputs E v², within 10 %"""
     found = record.metrics["initial"]
     measured = {name: found[name] for name in ("before", "outputs", "readout")}
     holds = abs(found["before"] - 1) <= 0.1 and abs(found["outputs"] / found["readout"] - 1) <= 0.1
@@ -138,26 +133,16 @@ FORMULAS = [
 ]
 
 
-@claim(
-    "spectra-activation-constants",
-    "Assumption 3.2, Table 8",
-    CONSTANTS,
-    "quadrature to 1e-6",
-    needs=["definitions/constants"],
-)
+@claim("spectra-activation-constants", "Assumption 3.2, Table 8", CONSTANTS, needs=["definitions/constants"])
 def constants(config: Any, record: Record) -> Reading:
+    """quadrature to 1e-6"""
     found = {name: record.metrics["definitions/constants"][name] for name in CONSTANTS}
     return Reading(found, all(abs(found[name] - value) <= 1e-6 for name, value in CONSTANTS.items()), exact=True)
 
 
-@claim(
-    "spectra-teacher",
-    "Eq. 80, 81",
-    {"tau": 0.2, "noise_std": 0.3},
-    "as printed: mean of y 0.2, variance 1.09 with noise and 1.00 without, each within 0.05",
-    needs=["baselines"],
-)
+@claim("spectra-teacher", "Eq. 80, 81", {"tau": 0.2, "noise_std": 0.3}, needs=["baselines"])
 def teacher(config: Any, record: Record) -> Reading:
+    """as printed: mean of y 0.2, variance 1.09 with noise and 1.00 without, each within 0.05"""
     found = [one["printed"] for one in record.metrics["baselines"]["members"]]
     measured = {name: average(one[name] for one in found) for name in found[0]}
     wanted = {"mean": 0.2, "variance": 1.09, "clean_variance": 1.0}
@@ -169,10 +154,10 @@ def teacher(config: Any, record: Record) -> Reading:
     "spectra-odd-network-ceiling",
     "Eq. 79, 81",
     {"r2_ceiling_centred": 0.921, "mse_floor_centred": 0.0786},
-    "f(-x) = -f(x) to 1e-6 in every trained network; an even target is learned with R² ≤ 0.02",
     needs=("even", *TRAINED),
 )
 def odd_ceiling(config: Any, record: Record) -> Reading:
+    """f(-x) = -f(x) to 1e-6 in every trained network; an even target is learned with R² ≤ 0.02"""
     odd = max(one["not_odd"] for key in ("even", *TRAINED) for one in members(record, key))
     even = max(one["r2"] for one in members(record, "even"))
     best = max(row(record, key)["r2"] for key in TRAINED)
@@ -186,10 +171,10 @@ def odd_ceiling(config: Any, record: Record) -> Reading:
     "spectra-linear-ridge-baseline",
     "Table 8",
     {"ridge_0.1": {"r2": [0.796, 0.788, 0.806]}},
-    "ridge R² at least the best network's minus 0.02",
     needs=("baselines", *TRAINED),
 )
 def ridge(config: Any, record: Record) -> Reading:
+    """ridge R² at least the best network's minus 0.02"""
     found = record.metrics["baselines"]["members"]
     linear = {name: average(one[name]["r2"] for one in found) for name in ("least squares", "ridge")}
     errors = average(one["ridge"]["test_error"] for one in found)
@@ -201,27 +186,17 @@ def ridge(config: Any, record: Record) -> Reading:
     )
 
 
-@claim(
-    "spectra-kta",
-    "Eq. 87",
-    {"yyᵀ": 1.0, "identity": "1/√n", "range": [0, 1]},
-    "those values to 1e-12",
-    needs=["definitions/kta"],
-)
+@claim("spectra-kta", "Eq. 87", {"yyᵀ": 1.0, "identity": "1/√n", "range": [0, 1]}, needs=["definitions/kta"])
 def kta(config: Any, record: Record) -> Reading:
+    """those values to 1e-12"""
     found = {name: value for name, value in record.metrics["definitions/kta"].items() if name != "seconds"}
     holds = max(found["labels"], found["identity"]) <= 1e-12 and found["least"] >= 0 and found["largest"] <= 1
     return Reading(found, holds, exact=True)
 
 
-@claim(
-    "spectra-table8-setting",
-    "Table 8",
-    {"n": 2000, "h": 1500, "d": 1000, "tau": 0.2, "noise": 0.3},
-    "configuration; training loss below 1e-5 in every case",
-    needs=TRAINED,
-)
+@claim("spectra-table8-setting", "Table 8", {"n": 2000, "h": 1500, "d": 1000, "tau": 0.2, "noise": 0.3}, needs=TRAINED)
 def setting(config: Any, record: Record) -> Reading:
+    """configuration; training loss below 1e-5 in every case"""
     networks = {case: members(record, key_of(case)) for case in CLASSES}
     reached = {
         case: bool(found) and all(one["train_mse"] <= 1.05 * config.case(case).stop for one in found)
@@ -274,14 +249,9 @@ TABLE_8_ROWS = [
 ]
 
 
-@claim(
-    "spectra-table8-noise-free-test",
-    "Table 8",
-    IMPLIED,
-    "test error is (1 - R²) times the labels' variance, to rounding; that variance is 1 within 0.05",
-    needs=ROWS,
-)
+@claim("spectra-table8-noise-free-test", "Table 8", IMPLIED, needs=ROWS)
 def noise_free(config: Any, record: Record) -> Reading:
+    """test error is (1 - R²) times the labels' variance, to rounding; that variance is 1 within 0.05"""
     each = [one for key in ROWS for one in members(record, key)]
     gap = max(abs(one["test_error"] - (1 - one["r2"]) * one["variance"]) for one in each)
     spread = [one["variance"] for one in each]
@@ -349,23 +319,18 @@ INVARIANT_GD = claim(
     "spectra-bulk-stays-random",
     "Section 3",
     "all but the first direction stays random in case 3",
-    "KS of WᵀW/d without its first value to Marchenko–Pastur below 0.02",
     needs=["table8/case3"],
 )
 def random_bulk(config: Any, record: Record) -> Reading:
+    """KS of WᵀW/d without its first value to Marchenko–Pastur below 0.02"""
     found = [one["bulk_ks"] for one in members(record, "table8/case3")]
     return Reading(found, bool(found) and max(found) < 0.02)
 
 
-@claim(
-    "spectra-spike-case3",
-    "Figure 19b",
-    "one outlier, clearest in the NTK",
-    "one eigenvalue more than 10 % above the edge in W and CK; λ₁/λ₂ largest in the NTK; W's class is bulk + spikes in"
-    " most seeds",
-    needs=["table8/case3"],
-)
+@claim("spectra-spike-case3", "Figure 19b", "one outlier, clearest in the NTK", needs=["table8/case3"])
 def spike(config: Any, record: Record) -> Reading:
+    """one eigenvalue more than 10 % above the edge in W and CK; λ₁/λ₂ largest in the NTK; W's class is bulk + spikes in
+    most seeds"""
     found = members(record, "table8/case3")
     counts = {kind: [one["spectra"][kind]["above_tenth"] for one in found] for kind in ("weights", "ck")}
     gaps = {kind: average(one["spectra"][kind]["gap"] for one in found) for kind in KINDS}
@@ -382,11 +347,11 @@ def spike(config: Any, record: Record) -> Reading:
     "spectra-heavy-tail-case4",
     "Figure 19c",
     "many eigenvalues outside the bulk with Adam, AdaGrad too",
-    "five or more above the edge and a smaller Hill exponent than at the start, both rules; W's class is heavy tail in"
-    " most seeds",
     needs=["table8/case4", "adagrad"],
 )
 def heavy_tail(config: Any, record: Record) -> Reading:
+    """five or more above the edge and a smaller Hill exponent than at the start, both rules; W's class is heavy tail in
+    most seeds"""
     measured: dict[str, Any] = {}
     held = {}
     steps = {f"AdaGrad, step {lr}": f"adagrad/{lr}" for lr in under(record, "adagrad/")}
@@ -405,38 +370,28 @@ def heavy_tail(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, note if steps else "")
 
 
-@claim(
-    "spectra-mp-edge", "Figure 20b", {"edge": 4.949490}, "λ₁ of W₀ᵀW₀/d within 2 % of (1 + √(h/d))²", needs=["initial"]
-)
+@claim("spectra-mp-edge", "Figure 20b", {"edge": 4.949490}, needs=["initial"])
 def edge(config: Any, record: Record) -> Reading:
+    """λ₁ of W₀ᵀW₀/d within 2 % of (1 + √(h/d))²"""
     found = record.metrics["initial"]
     off = max(abs(top / found["edge"] - 1) for top in found["top"])
     holds = off <= 0.02 and abs(found["edge"] - found["edge_by_hand"]) <= 1e-9
     return Reading({"edge": found["edge"], "λ₁": found["top"]}, holds, "for WWᵀ/d, as under the figure; not WᵀW")
 
 
-@claim(
-    "spectra-alignment-case3",
-    "Figure 20a",
-    "u₁ aligns with β",
-    "|β·u₁| above 0.7 after, below 0.1 before",
-    needs=["table8/case3"],
-)
+@claim("spectra-alignment-case3", "Figure 20a", "u₁ aligns with β", needs=["table8/case3"])
 def aligned(config: Any, record: Record) -> Reading:
+    """|β·u₁| above 0.7 after, below 0.1 before"""
     found = members(record, "table8/case3")
     after, before = ([one[name]["weights"] for one in found] for name in ("alignment", "alignment_before"))
     return Reading({"before": before, "after": after}, bool(found) and min(after) > 0.7 and max(before) < 0.1)
 
 
 @claim(
-    "spectra-large-step-helps",
-    "Sections 3, 4.2",
-    {"gain": 0.15476},
-    "R² of case 3 minus case 2 at least 0.05",
-    needs=["table8/case2", "table8/case3"],
-    seeds=3,
+    "spectra-large-step-helps", "Sections 3, 4.2", {"gain": 0.15476}, needs=["table8/case2", "table8/case3"], seeds=3
 )
 def gain(config: Any, record: Record) -> Reading:
+    """R² of case 3 minus case 2 at least 0.05"""
     small, large = row(record, "table8/case2"), row(record, "table8/case3")
     found = large["r2"] - small["r2"]
     return Reading({"gain": found}, found >= 0.05, seeds=int(min(large["networks"], small["networks"])))

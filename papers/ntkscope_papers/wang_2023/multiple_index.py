@@ -89,14 +89,9 @@ class MultipleIndex(Table8):
             "fit_seconds": round(together.seconds, 1),
         }
 
-    @claim(
-        "spectra-principal-angles",
-        "Figure 21b",
-        {"k": 5, "top": 100},
-        "mean cos² of the five angles above 0.5 with Adam, below 0.3 with GD",
-        needs=(*CASES, CONTROL),
-    )
+    @claim("spectra-principal-angles", "Figure 21b", {"k": 5, "top": 100}, needs=(*CASES, CONTROL))
     def directions_found(self, record: Record) -> Reading:
+        """mean cos² of the five angles above 0.5 with Adam, below 0.3 with GD"""
         networks = {key: members(record, key) for key in (*CASES, CONTROL)}
         if not all(networks.values()):
             counts = {key: len(found) for key, found in networks.items()}
@@ -128,11 +123,11 @@ class MultipleIndex(Table8):
         "spectra-adam-generalises-better-multi-index",
         "Section 4.3",
         "Adam generalises better than GD and SGD",
-        "R² of Adam above both, means over seeds",
         needs=CASES,
         seeds=3,
     )
     def better(self, record: Record) -> Reading:
+        """R² of Adam above both, means over seeds"""
         found = {name: average(one["r2"] for one in members(record, key)) for key, name in CASES.items()}
         count = min(len(members(record, key)) for key in CASES)
         return Reading(found, found["Adam"] > max(found["GD"], found["SGD"]), seeds=count)

@@ -109,13 +109,13 @@ def one_step_gaps(runs: list[Mapping[str, Any]]) -> dict[str, float]:
     "spectra-transition",
     "Figure 20b-d",
     "below a threshold of the step λ₁ stays at the edge and alignments are weak; above it both rise",
-    "in every seed: up to 15 % below the step at which λ₁ leaves the edge (by 2 %) |β·u₁| < 0.2, from 15 % above it λ₁ is"
-    " more than 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁"
-    " within 4 %, |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds",
     needs=("rates", "one-step/without", "one-step/with"),
     seeds=3,
 )
 def transition(config: Any, record: Record) -> Reading:
+    """in every seed: up to 15 % below the step at which λ₁ leaves the edge (by 2 %) |β·u₁| < 0.2, from 15 % above it λ₁
+    is more than 10 % above the edge and |β·u₁| > 0.7; with one spike |β·u₁| within 0.03 of what λ₁ implies; one
+    step: λ₁ within 4 %, |β·u₁| within 0.03 of theory at 1.7 to 4 thresholds"""
     seeds = sorted({one["seed"] for one in record.metrics["rates"]["runs"]})
     sides = {seed: bracket(config, runs_of(record, seed)) for seed in seeds}
     one_spike = spiked(config, runs_of(record))
@@ -154,10 +154,10 @@ def transition(config: Any, record: Record) -> Reading:
     "spectra-label-alignment-kernel",
     "Figure 20d",
     "with a spike the first vectors of CK and NTK align with the labels",
-    "|y·v₁|/‖y‖ > 0.7 at the largest step with a spike, < 0.3 at the smallest step",
     needs=("rates", "start"),
 )
 def kernels_align(config: Any, record: Record) -> Reading:
+    """|y·v₁|/‖y‖ > 0.7 at the largest step with a spike, < 0.3 at the smallest step"""
     runs = runs_of(record)
     small = [one["alignment"] for one in runs if one["rate"] == min(config.rates)]
     with_spike = [one for one in runs if one["top"]["weights"][0] > 1.1 * config.edge]

@@ -185,7 +185,7 @@ def test_equation_6_is_equation_20_at_the_identity() -> None:
     X, y = torch.linalg.qr(normal(6, 4, seed=3))[0], normal(6, seed=3, name="y")
     r = free.free_moments(4, 4)
     assert early.isotropic_numerator(X, y, r) == pytest.approx(
-        early.quadratic_prediction(X, y, r).traces.numerator, rel=1e-10
+        early.quadratic_prediction(X, y, moments=r).traces.numerator, rel=1e-10
     )
 
 
@@ -194,12 +194,12 @@ def test_the_prediction_is_that_of_large_networks() -> None:
     X = normal(300, 300, seed=4) * torch.linspace(0.2, 2.0, 300, dtype=torch.float64)
     y = 1 + 0.3 * normal(300, seed=4, name="y")
     observed = [early.quadratic_traces(X, y, *free.draw_network(300, 300, s)).correlation for s in range(4)]
-    predicted = early.quadratic_prediction(X, y, free.drawn_moments(300, 300, draws=4)[0])
+    predicted = early.quadratic_prediction(X, y, moments=free.drawn_moments(300, 300, draws=4)[0])
     mean = sum(observed) / 4
     gap, printed = abs(predicted.correlation - mean), abs(predicted.printed_correlation - mean)
     assert gap < 0.015
     assert printed > max(0.02, 2 * gap)
-    assert early.quadratic_prediction(X, y, free.free_moments(300, 300)).correlation == pytest.approx(mean, abs=0.03)
+    assert early.quadratic_prediction(X, y, width=300).correlation == pytest.approx(mean, abs=0.03)
 
 
 def test_moments_of_r() -> None:
@@ -274,7 +274,7 @@ def test_freeness_is_the_limit_of_the_exact_means() -> None:
         exact, limit = gaussian.mean_moments(d, 2 * d), free.free_moments(d, 2 * d)
         assert max(abs(a / b - 1) for a, b in zip(exact, limit)) < error
     X, y = normal(40, 30, seed=33), normal(40, seed=33, name="y")
-    free_one = early.quadratic_prediction(X, y, free.free_moments(30, 30)).correlation
+    free_one = early.quadratic_prediction(X, y, width=30).correlation
     assert 0 < abs(early.expected_traces(X, y, 30).correlation - free_one) < 0.05
 
 
@@ -336,4 +336,4 @@ def test_first_order_is_the_mean_kernel_in_equation_4() -> None:
 def test_constant_labels_are_labels() -> None:
     """Balance 1 of the alignment-reversing set has them."""
     X = normal(5, 3, seed=22)
-    assert 0 < early.quadratic_prediction(X, torch.ones(5).double(), free.free_moments(3, 3)).correlation <= 1
+    assert 0 < early.quadratic_prediction(X, torch.ones(5).double(), width=3).correlation <= 1
