@@ -41,7 +41,7 @@ def made_record(folder: Path, name: str, **results: Any) -> ns.Record:
     return record
 
 
-def run_of(config: Experiment, record: ns.Record | None = None, seed: int = 0) -> Run:
+def run_of(config: Experiment | None, record: ns.Record | None = None, seed: int = 0) -> Run:
     """For legs and `prepare` that are called by hand; without a record, of those that write no array."""
     return Run(config, record, torch.device("cpu"), None, seed, False)
 

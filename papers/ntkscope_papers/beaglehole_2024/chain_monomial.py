@@ -138,7 +138,8 @@ class ChainMonomial(Experiment):
             ranks[str(r)] = int((eigenvalues > 1e-9).sum())
             values[str(r)] = float((eigenvalues - ring_eigenvalues(r)).abs().max())
             if r == 5:
-                drawn, exact = egop(chain_of_five, split.train.x), split.extras["egop"]
+                exact = split.extras["egop"]
+                drawn = egop(lambda x: ((x @ chain_form(5, 5)) * x).sum(1), split.train.x)  # Eq. 1
                 five = {
                     "entries": [float(exact[0, 0]), float(exact[0, 2]), float(exact[0, 1])],
                     "eigenvalues": eigenvalues.flip(0).tolist(),
@@ -276,11 +277,6 @@ def gradient_outer_product(model: nn.Module, x: Tensor, layer: str) -> Float64[T
         rest = model.get_submodule(name)(rest)
     (gradients,) = torch.autograd.grad(rest.sum(), hidden)
     return gradients.T @ gradients / len(x)
-
-
-def chain_of_five(x: Float64[Tensor, "n 5"]) -> Float64[Tensor, " n"]:
-    """Eq. 1 for r = 5."""
-    return ((x @ chain_form(5, 5)) * x).sum(1)
 
 
 def ring_eigenvalues(r: int) -> Float64[Tensor, " r"]:

@@ -132,9 +132,9 @@ def quadratic_prediction(
 ) -> QuadraticPrediction:
     """ρ(ẆᵀẆ, ẆᵀKẆ) of f = a·(Wx)² at the start, from the data and the moments tr[R] … tr[R⁴] alone; O(d²(n + d)).
 
-    `moments`: drawn ones; or the `width`, for their limits, `free_moments`. Assumes that R is free of the data, that one network is like the
-    average one, and that means may be taken inside the ratio (Assumptions 7 to 9): exact as n, d and k grow together.
-    Eqs. 20, 22 and 28.
+    `moments`: drawn ones; or the `width`, for their limits, `free_moments`. Assumes that R is free of the data, that one
+    network is like the average one, and that means may be taken inside the ratio (Assumptions 7 to 9): exact as n, d and k
+    grow together. Eqs. 20, 22 and 28.
     """
     S, B = _data_matrices(X, y)
     data, r = free.DataTraces.of(S @ S, B), moments or free.free_moments(len(S), width)

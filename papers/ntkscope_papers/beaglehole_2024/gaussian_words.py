@@ -93,11 +93,6 @@ def _diagrams(letters: str) -> tuple[tuple[tuple[str, ...], tuple[int, ...], int
     return tuple((loops, blocks, count) for (loops, blocks), count in found.items())
 
 
-def _even_moment(m: int) -> int:
-    """E[a^(2m)] of a standard normal: (2m - 1)!!."""
-    return math.prod(range(1, 2 * m, 2))
-
-
 def mean_word(letters: str, traces: Mapping[str, float], width: int) -> float:
     """E[Tr(a₁ R a₂ R … a_p R)] from the traces (not normalised) of words in the letters.
 
@@ -109,7 +104,8 @@ def mean_word(letters: str, traces: Mapping[str, float], width: int) -> float:
     total = 0.0
     for loops, blocks, count in _diagrams(letters):
         units = math.prod((width - i) / width for i in range(len(blocks)))  # choices of distinct units
-        moments = math.prod(map(_even_moment, blocks)) / width ** (len(letters) - len(blocks))
+        even = (math.prod(range(1, 2 * m, 2)) for m in blocks)  # E[a^(2m)] of a standard normal: (2m - 1)!!
+        moments = math.prod(even) / width ** (len(letters) - len(blocks))
         total += count * units * moments * math.prod(traces[loop] for loop in loops)
     return total
 

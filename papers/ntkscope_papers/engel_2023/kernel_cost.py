@@ -112,8 +112,7 @@ class KernelCost(Experiment):
         """The trained network, as many images as a leg needs, and the exact kernel that projections are compared with."""
         split, build = self.subject(run)
         how = residual_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr, augment=self.augment)
-        options: dict[str, Any] = {"device": run.device, "seed": run.seed, "progress": run.progress}
-        model = trained(run.record, self.model, build, split.train, how, **options)
+        model = trained(run, self.model, build, split.train, how, seed=run.seed)
         most = max(*self.points, self.dense_points, self.output_points, self.residual_points)
         exact = cache(lambda: self.formed(run, "trntk", self.residual_points).double())
         return model, split.train.x[:most].to(run.device), exact

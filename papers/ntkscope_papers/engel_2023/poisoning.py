@@ -106,8 +106,7 @@ class Poisoning(Experiment):
         mask = train.extras["poisoned"].numpy() if worn else np.zeros(len(train), dtype=bool)
         how = poison_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr)
         build = partial(build_network, self.model, split, width=self.width, seed=seed)
-        options: dict[str, Any] = {"device": run.device, "seed": seed, "progress": run.progress}
-        model = trained(record, key, build, train, how, **options)
+        model = trained(run, key, build, train, how, seed=seed)
         x_test = torch.cat([split.test.x, stamp(split.test, worn, seed=seed).x]) if worn else split.test.x
         logits, y = logits_of(model, x_test).numpy(), split.test.y.numpy()
         once(record, f"{key}/network", lambda: self.success(logits, y, worn))

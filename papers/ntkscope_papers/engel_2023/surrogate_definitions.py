@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ntkscope import models
 from ntkscope.core import Record, Split
 from ntkscope.machines import fit_machine
 from ntkscope_papers.engel_2023 import definition_claims, definitions
@@ -25,7 +24,7 @@ from ntkscope_papers.engel_2023.surrogate import faithful
 from ntkscope_papers.framework import Experiment, Run, drawing, figure, leg
 from ntkscope_papers.framework.claims import claims_of
 from ntkscope_papers.framework.results import under
-from ntkscope_papers.shared.images import build_network, chosen_points, load_images, pretrained_file, residual_recipe
+from ntkscope_papers.shared.images import build_network, chosen_points, load_images, pretrained_network, residual_recipe
 from ntkscope_papers.shared.networks import logits_of, trained
 
 ATTACKS = ("clean", "fgsm", "pgd")
@@ -94,10 +93,10 @@ class SurrogateDefinitions(Experiment):
         options: dict[str, Any] = {"normalise": "imagenet"} if pretrained else {}
         split = load_images(self.dataset, root=run.root, train=self.train_items, test=self.test_items, **options)
         if pretrained:
-            return models.load_weights(models.build(name), pretrained_file(name, run.root)).to(run.device).eval(), split
+            return pretrained_network(name, run), split
         how = residual_recipe(epochs=8, batch=50, lr=0.1, augment=False)
         build = partial(build_network, name, split, seed=run.seed)
-        return trained(run.record, name, build, split.train, how, device=run.device, seed=run.seed), split
+        return trained(run, name, build, split.train, how, seed=run.seed), split
 
     @leg("attack/{}", over=lambda self: self.networks)
     def attack(self, run: Run, name: str) -> dict[str, Any]:

@@ -125,8 +125,7 @@ class SurrogateKernels(Experiment):
         @lru_cache(1)
         def network(s: int) -> nn.Module:
             build = partial(build_network, self.model, split, width=self.width, seed=run.seed + s)
-            options: dict[str, Any] = {"device": run.device, "seed": run.seed + s, "progress": run.progress}
-            return trained(run.record, f"{self.model}-{s}", build, split.train, how, **options)
+            return trained(run, f"{self.model}-{s}", build, split.train, how, seed=run.seed + s)
 
         return split, network
 

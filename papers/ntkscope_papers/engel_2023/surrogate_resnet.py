@@ -16,7 +16,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from ntkscope import models
 from ntkscope.core import Record, Split
 from ntkscope.training import Cosine, CropFlip, CrossEntropy
 from ntkscope_papers.engel_2023.kernel_pairs import kernel_pairs
@@ -25,7 +24,7 @@ from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_figure, log_odds_pair
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
 from ntkscope_papers.framework.results import averaged, summary
-from ntkscope_papers.shared.images import build_network, chosen_points, load_images, pretrained_file, residual_recipe
+from ntkscope_papers.shared.images import build_network, chosen_points, load_images, pretrained_network, residual_recipe
 from ntkscope_papers.shared.networks import logits_of, trained
 
 # network test accuracy %, TAD points, tau
@@ -126,15 +125,12 @@ class SurrogateResnet(Experiment):
     def network(self, run: Run, name: str, s: int, split: Split) -> nn.Module:
         """Read from the data folder, or trained once and read from the record's folder."""
         if name in self.pretrained:
-            return models.load_weights(models.build(name), pretrained_file(name, run.root)).to(run.device).eval()
+            return pretrained_network(name, run)
         how = residual_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr, augment=self.augment)
         return self.trained(run, f"{name}-{s}", partial(build_network, name, split, width=self.width), s, how)
 
     def trained(self, run: Run, key: str, build: Callable[..., nn.Module], s: int, how: Mapping[str, Any]) -> nn.Module:
-        seed, part = run.seed + s, run.data(False).train
-        return trained(
-            run.record, key, partial(build, seed=seed), part, how, device=run.device, seed=seed, progress=run.progress
-        )
+        return trained(run, key, partial(build, seed=run.seed + s), run.data(False).train, how, seed=run.seed + s)
 
     def networks_and_seeds(self) -> Iterator[tuple[str, int]]:
         yield from ((name, s) for s in range(self.seeds) for name in self.networks)

@@ -104,8 +104,7 @@ class SurrogateText(Experiment):
             "schedule": Triangular(peak=0.1),
         }
         build = partial(build_encoder, self.encoder, seed)
-        options: dict[str, Any] = {"device": run.device, "seed": seed, "progress": run.progress}
-        model = trained(record, f"network-{s}", build, split.train, how, **options)
+        model = trained(run, f"network-{s}", build, split.train, how, seed=seed)
         compared = Compared(logits_of(model, split.test.x, batch=128).numpy(), split.test.y.numpy())
         part = sample(split.train, self.points, seed)
         y = part.y.numpy()

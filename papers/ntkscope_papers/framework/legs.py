@@ -58,19 +58,15 @@ def run_legs(record: Record, legs: Sequence[Leg], names: Iterable[str], *, progr
     """Make every chosen measurement that the record lacks."""
     wanted, before = chosen(legs, names), _SHOWING.set(progress)
     try:
-        _run(record, legs, wanted, progress)
+        with record.stage("legs", total=len(legs), progress="auto" if progress else False) as stage:
+            for leg in wanted:
+                if progress:
+                    stage.message(leg.key)
+                once(record, leg.key, leg.compute)
+            made = sum(leg.key in record.metrics for leg in legs)
+            stage.advance(max(0, made - stage.done))
     finally:
         _SHOWING.reset(before)
-
-
-def _run(record: Record, legs: Sequence[Leg], wanted: Sequence[Leg], progress: bool) -> None:
-    with record.stage("legs", total=len(legs), progress="auto" if progress else False) as stage:
-        for leg in wanted:
-            if progress:
-                stage.message(leg.key)
-            once(record, leg.key, leg.compute)
-        made = sum(leg.key in record.metrics for leg in legs)
-        stage.advance(max(0, made - stage.done))
 
 
 def showing() -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -204,7 +204,8 @@ def filled(text: str, results: Results) -> str:
     <!-- end -->
     <BLANKLINE>
     """
-    if text.count("<!-- made: ") != sum(1 for _ in _marks(text)):
+    closed = [found for found in MARK.finditer(text) if "<!-- made: " not in found["body"]]
+    if text.count("<!-- made: ") != len(closed):
         raise UsageError("a mark of the page is not closed, or not alone on its line; expected <!-- end --> after each")
 
     def made(found: re.Match[str]) -> str:
@@ -215,10 +216,6 @@ def filled(text: str, results: Results) -> str:
         return f"<!-- made: {kind} {words} -->\n\n{body}\n\n<!-- end -->"
 
     return MARK.sub(made, text)
-
-
-def _marks(text: str) -> Iterator[re.Match[str]]:
-    return (found for found in MARK.finditer(text) if "<!-- made: " not in found["body"])
 
 
 def main(pages: Sequence[str]) -> int:

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from sklearn.svm import SVC, LinearSVC
 from torch import Tensor, nn
 
-from ntkscope import models
 from ntkscope.core import Record, Split, numpy_generator
 from ntkscope.explain.probes import LayerProbe, ProbeProtocol, layer_probe
 from ntkscope.linalg import pca
@@ -34,8 +33,8 @@ from ntkscope_papers.framework.results import digits
 from ntkscope_papers.harlev_2023 import probe_claims as claims
 from ntkscope_papers.harlev_2023.probe_claims import RIGHT, Network, complete
 from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
-from ntkscope_papers.shared.images import pretrained_file, residual_recipe
-from ntkscope_papers.shared.networks import logits_of, trained
+from ntkscope_papers.shared.images import pretrained_network, residual_recipe
+from ntkscope_papers.shared.networks import accuracy, logits_of, trained
 
 TITLES = {"knn": "10-NN", "ncc": "nearest class centre", "svm": "SVM"}
 FEW = (1, 2, 3, 4, 5, 7, 10)
@@ -111,10 +110,7 @@ class PcaProbes(Experiment):
         """The network's own accuracies."""
         model, split = self.network(run, name, s)
         parts = {"train": split.train, "test": split.test}
-        right = {
-            where: float((logits_of(model, part.x).argmax(1) == part.y).double().mean())
-            for where, part in parts.items()
-        }
+        right = {where: accuracy(model, part) for where, part in parts.items()}
         return {**right, "items": {where: len(part) for where, part in parts.items()}}
 
     @leg("{}/{}/{}", over=lambda self: [(name, s, layer) for name, s in self.cases() for layer in probed(name).layers])
@@ -163,11 +159,10 @@ class PcaProbes(Experiment):
         """In evaluation mode, read from the data folder or trained once and read from the record's; and its images."""
         split, seed = run.data(probed(name).pretrained), run.seed + s
         if probed(name).pretrained:
-            model = models.load_weights(models.build(name), pretrained_file(name, run.root))
-            return model.to(run.device).eval(), split
+            return pretrained_network(name, run), split
         how = residual_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr, augment=self.augment)
         make = partial(build, self, split, seed, name)
-        return trained(run.record, f"{name}-{seed}", make, split.train, how, device=run.device, seed=seed), split
+        return trained(run, f"{name}-{seed}", make, split.train, how, seed=seed), split
 
     def rows(self, run: Run, model: nn.Module, split: Split, layer: str) -> tuple[Tensor, Tensor]:
         """One layer's, of the training and the test items."""

@@ -117,8 +117,7 @@ class AttributionQuality(Experiment):
             truth, checkpoints = self.truth(run, one), []
             for s in range(self.checkpoints):
                 seed = run.seed + s
-                build = partial(one.build, seed)
-                model = trained(run.record, f"{name}/{s}", build, one.train, one.how, device=run.device, seed=seed)
+                model = trained(run, f"{name}/{s}", partial(one.build, seed), one.train, one.how, seed=seed)
                 checkpoints.append(Checkpoint(one, model, s, {"memory": self.memory}))
             return truth, checkpoints
 

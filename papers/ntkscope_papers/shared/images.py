@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ntkscope.data.subsets import stratified
 from ntkscope.training.losses import CrossEntropy
 from ntkscope.training.resnet18_cifar10 import RECIPE
 from ntkscope.training.schedules import Triangular
+from ntkscope_papers.framework import Run
 
 SIZED = ("small_cnn", "poison_cnn")  # networks that need the image size
 WIDENED = ("resnet18", "resnet34", "mobilenetv2", "poison_cnn")
@@ -80,12 +80,12 @@ def poison_recipe(*, epochs: int, batch: int, lr: float) -> dict[str, Any]:
     }
 
 
-def pretrained_file(name: str, root: str | None) -> Path:
-    """The weights of the pretrained network `name` among the data."""
-    searched = places(root, ["resnet_cifar10"])
-    for place in searched:
-        if (place / f"{name}.safetensors").is_file():
-            return place / f"{name}.safetensors"
+def pretrained_network(name: str, run: Run) -> nn.Module:
+    """The network `name` with its weights among the data, in evaluation mode."""
+    searched = places(run.root, ["resnet_cifar10"])
+    for path in (place / f"{name}.safetensors" for place in searched):
+        if path.is_file():
+            return models.load_weights(models.build(name), path).to(run.device).eval()
     raise DataNotFound(
         f"no {name}.safetensors in {', '.join(map(str, searched))}; put it there, or choose other networks with --set"
     )

@@ -16,40 +16,26 @@ from ntkscope.core import Inputs, Part, Record, UsageError
 from ntkscope.core.model.calling import call
 from ntkscope.core.model.tree import length
 from ntkscope.core.types import fingerprint
+from ntkscope_papers.framework import Run
 from ntkscope_papers.framework.legs import showing
 from ntkscope_papers.framework.results import once
 
 
 def trained(
-    record: Record,
-    key: str,
-    build: Callable[[], nn.Module],
-    part: Part,
-    how: Mapping[str, Any],
-    *,
-    device: torch.device,
-    seed: int,
-    progress: bool = False,
+    run: Run, key: str, build: Callable[[], nn.Module], part: Part, how: Mapping[str, Any], *, seed: int
 ) -> nn.Module:
     """`build()` trained on `part` with the settings `how` of `fit`, in evaluation mode; the record holds the seconds it took.
 
     The weights are in `networks/KEY.safetensors`; the returned network is read from there, so a resumed run
     sees the same numbers as one that was not interrupted.
     """
-    path = weights_file(record, key)
+    path, record, device = weights_file(run.record, key), run.record, run.device
     if not path.exists():
         on_device = {} if device.type == "cuda" else {"autocast": None, "channels_last": False}
+        options = {**how, **on_device, "seed": seed, "device": device, "measure": False, "progress": showing()}
         began = time.perf_counter()
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             model = build()
-            options = {
-                **how,
-                **on_device,
-                "seed": seed,
-                "device": device,
-                "measure": False,
-                "progress": progress or showing(),
-            }
             final = training.fit(model, part, snapshots="final", **options).final()
         seconds = round(time.perf_counter() - began, 2)
         refuse_another(record, key, mark_of(model))
@@ -100,12 +86,14 @@ def trained_together(
     training.SnapshotStore(store).discard()
 
 
+def accuracy(model: nn.Module, part: Part) -> float:
+    """The share of items whose largest output is that of their class."""
+    return float((logits_of(model, part.x).argmax(1) == part.y).double().mean())
+
+
 def mark_of(*networks: nn.Module) -> str:
     """By which networks are told apart: of the values of their weights and buffers."""
-    return mark_of_weights(*(network.state_dict() for network in networks))
-
-
-def mark_of_weights(*weights: Mapping[str, Tensor]) -> str:
+    weights = [network.state_dict() for network in networks]
     return fingerprint([{name: value.detach().cpu() for name, value in each.items()} for each in weights])[:16]
 
 

@@ -113,7 +113,6 @@ def train_members(
     moments: Sequence[int] = (),
     device: torch.device,
     store: Path | None = None,
-    progress: bool = False,
 ) -> Trained:
     """`build(seed)`, or its linearisation (`kind`), for every seed, as one ensemble; `rates` has lr and decay of each member.
 
@@ -145,7 +144,7 @@ def train_members(
             snapshots=[epoch * per_epoch for epoch in moments],
             on_snapshot=look,
             store=store,
-            progress=progress or showing(),
+            progress=showing(),
             **{**recipe.options(), "batch_size": min(recipe.batch, len(first)), **(rates or {})},
         )
     lost = ensemble.diverged

@@ -135,21 +135,18 @@ def kernel_machines(trials: int, seed: int) -> dict[str, Any]:
         size = float((weights * y**2).sum().sqrt())
         residuals = [float((weights * one**2).sum().sqrt()) for one in (gap, other)]
         new = torch.from_numpy(machine.predict(test @ phi.T))
+        values = torch.linalg.eigvalsh(phi @ phi.T)[-min(phi.shape) :]  # of the Gram matrix, on its range
         changes = {
             "training residual": abs(residuals[0] - residuals[1]) / size,
             "predictions": _largest(new - test @ gamma) / _largest(new),
             "orthogonality": _largest(phi.T @ (weights * gap)) / size / float(phi.norm(dim=0).max()),
             "Pythagoras": abs((weights * (y**2 - fitted**2 - gap**2)).sum().item()) / size**2,
-            "condition": abs(float(torch.linalg.cond(phi if p < n else phi.T)) ** 2 / _condition(phi) - 1),
+            "condition": abs(
+                float(torch.linalg.cond(phi if p < n else phi.T)) ** 2 / float(values[-1] / values[0]) - 1
+            ),
         }
         found = {name: max(found[name], value) for name, value in changes.items()}
     return found
-
-
-def _condition(phi: Tensor) -> float:
-    """Of the Gram matrix, on its range."""
-    values = torch.linalg.eigvalsh(phi @ phi.T)[-min(phi.shape) :]
-    return float(values[-1] / values[0])
 
 
 def ranges(trials: int, seed: int) -> dict[str, Any]:

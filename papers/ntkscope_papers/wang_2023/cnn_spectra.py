@@ -124,8 +124,8 @@ class CnnSpectra(Experiment):
     def cnn(self, run: Run, optimizer: str, s: int) -> dict[str, Any]:
         """One network: its accuracies, and its NTK's spectrum before and after training."""
         split, seed, device = run.data, run.seed + s, run.device
-        make, key = partial(self.build, split, seed), f"{optimizer}-{seed}"
-        model = trained(run.record, key, make, split.train, self.how(optimizer), device=device, seed=seed)
+        make = partial(self.build, split, seed)
+        model = trained(run, f"{optimizer}-{seed}", make, split.train, self.how(optimizer), seed=seed)
         accuracy = {
             where: float(((logits_of(model, part.x)[:, 0] > 0) == (part.y > 0)).double().mean())
             for where, part in (("train", split.train), ("test", split.test))
@@ -143,7 +143,7 @@ class CnnSpectra(Experiment):
         how = {**CASES[case], "loss": "mse", "epochs": self.case_epochs, "stop": StopWhen(loss=1e-5)}
         how["batch_size"] = min(how["batch_size"], shape.items)
         make = partial(network, shape, seed, law="normal")
-        model = trained(run.record, f"{case}-{seed}", make, Part(part.x, part.y), how, device=device, seed=seed)
+        model = trained(run, f"{case}-{seed}", make, Part(part.x, part.y), how, seed=seed)
         x = part.x.double().to(device)
         tops = []
         for each in (make().to(device), model):

@@ -28,7 +28,7 @@ from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import digits, once, under
-from ntkscope_papers.shared.networks import logits_of, weights_file
+from ntkscope_papers.shared.networks import accuracy, weights_file
 from ntkscope_papers.shared.sentences import build_encoder, on, sample, sentences
 
 WHY = "MiniLM with six layers in place of BERT"
@@ -92,11 +92,8 @@ class FinetuningSpectra(Experiment):
     @leg("accuracy/{}", over=lambda self: range(self.seeds))
     def accuracy(self, run: Run, s: int) -> dict[str, float]:
         """Of network `s`; the moments of its training are results of their own."""
-        model, parts = self.finetune(run, s), {"train": run.data.train, "test": run.data.test}
-        return {
-            where: float((logits_of(model, part.x).argmax(1) == part.y).double().mean())
-            for where, part in parts.items()
-        }
+        model = self.finetune(run, s)
+        return {"train": accuracy(model, run.data.train), "test": accuracy(model, run.data.test)}
 
     def finetune(self, run: Run, s: int) -> nn.Module:
         """Train network `s`, taking every moment that the record lacks; a killed run resumes from its latest checkpoint."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from contracts.experiment import run_of
 from ntkscope import models
 from ntkscope.core import Part, Record, UsageError
 from ntkscope_papers.framework.gather import gather
@@ -28,7 +29,7 @@ def build(seed: int = 0) -> nn.Module:
 
 
 def alone(record: Record, seed: int = 0) -> None:
-    trained(record, "net-0", partial(build, seed), PART, HOW, device=CPU, seed=seed)
+    trained(run_of(None, record), "net-0", partial(build, seed), PART, HOW, seed=seed)
 
 
 def together(record: Record, seed: int = 0) -> None:
