@@ -93,7 +93,10 @@ def accuracy(model: nn.Module, part: Part) -> float:
 
 def mark_of(*networks: nn.Module) -> str:
     """By which networks are told apart: of the values of their weights and buffers."""
-    weights = [network.state_dict() for network in networks]
+    return mark_of_weights(*(network.state_dict() for network in networks))
+
+
+def mark_of_weights(*weights: Mapping[str, Tensor]) -> str:
     return fingerprint([{name: value.detach().cpu() for name, value in each.items()} for each in weights])[:16]
 
 
