@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float
 from scipy.stats import kendalltau, rankdata
 from sklearn.linear_model import SGDClassifier
 
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import probabilities
-from ntkscope_papers.engel_2023.surrogate import faithful
+from ntkscope_papers.engel_2023.surrogate import Labels, Logits, faithful
 
+Values = Float[np.ndarray, " n"]
 COSINES = ("trntk", "proj-trntk", "proj-pntk", "em", "ck-cosine")  # the others are divided by their standard deviation
 
 
@@ -38,7 +39,7 @@ class Unsaturated:
         return {"tau": self.tau, "used": self.used, "left out": self.left_out}
 
 
-def unsaturated(p: Float[np.ndarray, " n"], q: Float[np.ndarray, " n"]) -> Unsaturated:
+def unsaturated(p: Values, q: Values) -> Unsaturated:
     """τ of two models' probabilities, the saturated points left out; a probability that is not a number leaves none.
 
     >>> unsaturated(np.array([0.1, 0.5, 0.9, 1.0]), np.array([0.2, 0.3, 0.4, 0.1]))
@@ -50,7 +51,7 @@ def unsaturated(p: Float[np.ndarray, " n"], q: Float[np.ndarray, " n"]) -> Unsat
     return Unsaturated(tau, used, len(p) - used)
 
 
-def fixed_class(scores: Float[np.ndarray, " n"], network: Float[np.ndarray, " n"]) -> Unsaturated:
+def fixed_class(scores: Values, network: Values) -> Unsaturated:
     """τ of class 1's score, both arguments its log-odds, as the two-class rows of Table 1 were measured.
 
     The network's probability is a sigmoid in single precision, which is 1 from log-odds of 17 on. The surrogate's is a softmax
@@ -59,12 +60,17 @@ def fixed_class(scores: Float[np.ndarray, " n"], network: Float[np.ndarray, " n"
     """
     with np.errstate(over="ignore", invalid="ignore"):
         raised = np.exp(np.asarray(scores, dtype=np.float64))
-        shares = raised / raised.sum()
-        q = 1 / (1 + np.exp(-np.asarray(network, dtype=np.float32)))
-    return unsaturated(shares, q)
+        return unsaturated(raised / raised.sum(), sigmoid(network))
 
 
-def label_floor(y: Int64[np.ndarray, " n"], network: Float[np.ndarray, " n"]) -> float:
+def sigmoid(network: Values) -> Values:
+    """In single precision."""
+    with np.errstate(over="ignore"):
+        found: np.ndarray = 1 / (1 + np.exp(-np.asarray(network, dtype=np.float32)))
+    return found
+
+
+def label_floor(y: Labels, network: Values) -> float:
     """The expected τ of class 1's score for a predictor that knows each label and orders points of one label at random.
 
     `(2 AUC - 1) · 2 n₀ n₁ / (n (n - 1))` with the AUC of the network's own scores: pairs of one class add nothing on average.
@@ -80,17 +86,14 @@ def label_floor(y: Int64[np.ndarray, " n"], network: Float[np.ndarray, " n"]) ->
     return float((2 * area - 1) * 2 * n0 * n1 / (n * (n - 1)))
 
 
-def floor_on_used(y: Int64[np.ndarray, " n"], network: Float[np.ndarray, " n"]) -> float:
+def floor_on_used(y: Labels, network: Values) -> float:
     """`label_floor` on the points that the network does not saturate."""
-    with np.errstate(over="ignore"):
-        q = 1 / (1 + np.exp(-np.asarray(network, dtype=np.float32)))
+    q = sigmoid(network)
     kept = (q > 0) & (q < 1)
     return label_floor(y[kept], network[kept])
 
 
-def stochastic_scores(
-    pair: KernelPair, y: Int64[np.ndarray, " n"], alpha: float, seeds: Sequence[int]
-) -> Iterator[Float64[np.ndarray, "m c"]]:
+def stochastic_scores(pair: KernelPair, y: Labels, alpha: float, seeds: Sequence[int]) -> Iterator[Logits]:
     """Scores of the test points by the authors' SGDClassifier for every seed, one column per class; of two classes (-f, f)/2.
 
     Kernels that are not cosines are divided by the standard deviation of their entries, as in the authors' code.
@@ -101,7 +104,7 @@ def stochastic_scores(
         train, test = train / scale, test / scale
     many, cores = len(np.unique(y)) > 2, os.cpu_count() or 1
 
-    def scores(seed: int) -> Float64[np.ndarray, "m c"]:
+    def scores(seed: int) -> Logits:
         fitted = SGDClassifier(
             loss="log_loss",
             penalty="l2",
@@ -117,7 +120,7 @@ def stochastic_scores(
         yield from map(scores, seeds) if many else pool.map(scores, seeds)
 
 
-def shares_of_classes(scores: Float64[np.ndarray, "m c"]) -> Float64[np.ndarray, "m c"]:
+def shares_of_classes(scores: Logits) -> Logits:
     """Probabilities as scikit-learn makes them of one-vs-rest scores: sigmoids divided by their sum, or all alike where each
     underflows to 0; of two classes a sigmoid.
 
@@ -137,10 +140,10 @@ def shares_of_classes(scores: Float64[np.ndarray, "m c"]) -> Float64[np.ndarray,
 class Compared:
     """The test points that surrogates are compared with their network on."""
 
-    network: Float64[np.ndarray, "m c"]
-    y: Int64[np.ndarray, " m"]
+    network: Logits
+    y: Labels
 
-    def measured(self, scores: Float64[np.ndarray, "m c"], *, ovr: bool = False) -> dict[str, Any]:
+    def measured(self, scores: Logits, *, ovr: bool = False) -> dict[str, Any]:
         """Both measures of one surrogate: τ-b of the correct class's log-odds, and τ as published; TAD in points.
 
         `ovr`: the scores are one-vs-rest, so their probabilities are scikit-learn's; otherwise a softmax.
@@ -159,7 +162,7 @@ class Compared:
 
 
 def stochastic_fits(
-    pair: KernelPair, y: Int64[np.ndarray, " n"], compared: Compared, alpha: float, seeds: Sequence[int]
+    pair: KernelPair, y: Labels, compared: Compared, alpha: float, seeds: Sequence[int]
 ) -> dict[str, Any]:
     """Both measures of the authors' classifier for every seed: {seed: measures} and the ridge."""
     fits = stochastic_scores(pair, y, alpha, seeds)

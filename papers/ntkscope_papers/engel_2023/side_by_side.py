@@ -6,25 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 
 from ntkscope.explain import attribute, influence
 from ntkscope.machines import KernelPair, fit_machine
 from ntkscope_papers.engel_2023 import similarity
 from ntkscope_papers.engel_2023.published_measure import Compared
-from ntkscope_papers.engel_2023.surrogate import TOLERANCE, faithful
+from ntkscope_papers.engel_2023.surrogate import TOLERANCE, Labels, Logits, faithful
 
 NAMES = ("tau", "agreement", "agreement_wrong", "r2_logits", "tad")
 
 
 def side_by_side(
-    pair: KernelPair,
-    y: Int64[np.ndarray, " n"],
-    trained: Float64[np.ndarray, "n c"],
-    compared: Compared,
-    *,
-    alpha: float,
-    inspected: int = 100,
+    pair: KernelPair, y: Labels, trained: Logits, compared: Compared, *, alpha: float, inspected: int = 100
 ) -> dict[str, Any]:
     """Faithfulness of the fit to labels and of the fit to the network's logits on the training points, `trained`.
 

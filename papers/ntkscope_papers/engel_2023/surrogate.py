@@ -15,6 +15,8 @@ from ntkscope.machines import KernelMachine, KernelPair, fit_machine, rate
 from ntkscope.measures.faithfulness import correct_class_log_odds
 from ntkscope_papers.framework import drawing
 
+Logits = Float64[np.ndarray, "n c"]
+Labels = Int64[np.ndarray, " n"]
 SENSITIVITY = (1e-6, 1e-5, 1e-3, 1e-2)  # ridge strengths in addition to the default of 1e-4
 TOLERANCE = 1e-9  # of the gradient: for separable classes, τ still changes with the bias at looser tolerances
 
@@ -24,7 +26,7 @@ class Surrogate:
     """The kernel GLM of one kernel, fitted on first use."""
 
     pair: KernelPair
-    y: Int64[np.ndarray, " n"]
+    y: Labels
     alpha: float
     seed: int = 0
     solver: str = "newton-cg"  # "sgd" is scikit-learn's SGDClassifier, which the paper used: short of the optimum
@@ -36,7 +38,7 @@ class Surrogate:
         return fit_machine(self.pair, self.y, alpha=self.alpha, solver=self.solver, **options)
 
     @cached_property
-    def logits(self) -> Float64[np.ndarray, "m c"]:
+    def logits(self) -> Logits:
         """Logits of the test points."""
         return self.machine.logits(self.pair.test)
 
@@ -61,34 +63,22 @@ class Surrogate:
             "train_items": len(self.y),
         }
 
-    def row(self, network: Float64[np.ndarray, "m c"], y_test: Int64[np.ndarray, " m"]) -> dict[str, Any]:
+    def row(self, network: Logits, y_test: Labels) -> dict[str, Any]:
         """Faithfulness on the test points, and diagnostics of kernel and fit."""
-        said = self.said()
-        return {**faithful(self.logits, network, y_test, seed=self.seed), **said}
+        return {**faithful(self.logits, network, y_test, seed=self.seed), **self.said()}
 
-    def ridges(
-        self, network: Float64[np.ndarray, "m c"], y_test: Int64[np.ndarray, " m"], *names: str
-    ) -> dict[str, dict[str, float]]:
+    def ridges(self, network: Logits, y_test: Labels, *names: str) -> dict[str, dict[str, float]]:
         """Faithfulness with other ridge strengths: how much it depends on the ridge."""
         rows = {f"{alpha:g}": replace(self, alpha=alpha).row(network, y_test) for alpha in SENSITIVITY}
         return {alpha: {name: row[name] for name in names} for alpha, row in rows.items()}
 
 
-def faithful(
-    logits: Float64[np.ndarray, "n c"],
-    network: Float64[np.ndarray, "n c"],
-    y: Int64[np.ndarray, " n"],
-    *,
-    bootstrap: int = 200,
-    seed: int = 0,
-) -> Mapping[str, Any]:
+def faithful(logits: Logits, network: Logits, y: Labels, *, bootstrap: int = 200, seed: int = 0) -> Mapping[str, Any]:
     """Every measure of faithfulness as plain numbers."""
     return rate(logits, network, y, bootstrap=bootstrap, seed=seed).to_json()
 
 
-def log_odds_pair(
-    logits: Float64[np.ndarray, "n c"], network: Float64[np.ndarray, "n c"], y: Int64[np.ndarray, " n"]
-) -> Float64[np.ndarray, "2 n"]:
+def log_odds_pair(logits: Logits, network: Logits, y: Labels) -> Float64[np.ndarray, "2 n"]:
     """Correct-class log-odds of surrogate and network, what the scatter plots show."""
     return np.stack([correct_class_log_odds(logits, y), correct_class_log_odds(network, y)])
 
