@@ -45,6 +45,7 @@ def measured(key: str, **settings: Any) -> dict[str, Any]:
     ("name", "settings"),
     [
         ("decomposition", {"trials": 6}),
+        ("descent", {"trials": 30}),
         ("nine terms", {"trials": 2}),
         ("kernel forms", {"trials": 4}),
         ("expansions", {"trials": 4}),

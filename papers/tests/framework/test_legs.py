@@ -2,81 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-import ntkscope as ns
 from ntkscope.core import Record, UsageError
 from ntkscope.core.errors import RecordError
+from ntkscope_papers.framework import Experiment, Run, leg
 from ntkscope_papers.framework.experiment import _trusting
 from ntkscope_papers.framework.gather import gather
 from ntkscope_papers.framework.legs import Leg, chosen, run_legs, showing
 from ntkscope_papers.framework.results import once
 
-OPTIONS = {
-    "device": "cpu",
-    "items": 10,
-    "large": 12,
-    "widths": (0.5,),
-    "large_widths": (),
-    "alexnet_widths": (),
-    "enlarge": 2,
-}
+
+@dataclass(frozen=True)
+class Tiny(Experiment):
+    name = "tiny"
+    items: int = 3
+    smoke = {"items": 2}
+
+    @leg("part/{}", over=lambda self: ("a", "b", "c"), optional=lambda self, case: case == "c")
+    def part(self, run: Run, case: str) -> dict[str, Any]:
+        return {"value": f"{case}{self.items}"}
 
 
-@pytest.mark.guard
 def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(tmp_path: Path) -> None:
-    first = ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/standard"], **OPTIONS)
-    assert [key for key in first.metrics if "/" in key] == ["lenet/standard/x0.5"]
-    assert "legs" not in first.config
-    second = ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/shifted"], **OPTIONS)
-    assert [key for key in second.metrics if "/" in key] == ["lenet/standard/x0.5", "lenet/shifted/x0.5"]
-    assert second.metrics["lenet/standard/x0.5"] == first.metrics["lenet/standard/x0.5"]
+    first = dict(Tiny.run(out=tmp_path, legs=["part/a"]).metrics)
+    assert first["part/a"]["value"] == "a2"
+    second = Tiny.run(out=tmp_path)
+    assert [key for key in second.metrics if "/" in key] == ["part/a", "part/b"]  # the optional one is not named
+    assert second.metrics["part/a"] == first["part/a"]
+    assert "legs" not in second.config
     with pytest.raises(RecordError, match="items"):
-        ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/shifted"], **{**OPTIONS, "items": 11})
+        Tiny.run(out=tmp_path, items=4)
+    assert Tiny.run(out=tmp_path / "other", legs=["part/c"]).metrics["part/c"]["value"] == "c2"
 
 
-@pytest.mark.guard
 def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments(tmp_path: Path) -> None:
-    one = ns.run("effective-rank", "smoke", out=tmp_path / "one", legs=["lenet/standard"], **OPTIONS)
-    two = ns.run("effective-rank", "smoke", out=tmp_path / "two", legs=["lenet/shifted"], **OPTIONS)
-    whole = ns.run(
-        "effective-rank",
-        "smoke",
-        out=tmp_path / "whole",
-        legs=["lenet"],
-        gather_from=[tmp_path / "one", tmp_path / "two"],
-        **OPTIONS,
-    )
-    for part in (one, two):
-        results = {key: value for key, value in part.metrics.items() if "/" in key}
-        assert results
-        assert results.items() <= dict(whole.metrics).items()  # the seconds too: nothing was computed again
-    assert [source["legs"] for source in whole.metrics["gathered"]] == [["lenet/standard/x0.5"], ["lenet/shifted/x0.5"]]
-    assert whole.metrics["gathered"][0]["environment"] == one.environment
-
-    again = ns.run(
-        "effective-rank", "smoke", out=tmp_path / "again", legs=["lenet"], gather_from=[tmp_path / "whole"], **OPTIONS
-    )
+    parts = [Tiny.run(out=tmp_path / name, legs=[f"part/{name}"]) for name in "ab"]
+    whole = Tiny.run(out=tmp_path / "whole", gather_from=[tmp_path / name for name in "ab"])
+    for name, part in zip("ab", parts):
+        assert (
+            whole.metrics[f"part/{name}"] == part.metrics[f"part/{name}"]
+        )  # the seconds too: nothing was computed again
+    assert [source["legs"] for source in whole.metrics["gathered"]] == [["part/a"], ["part/b"]]
+    assert whole.metrics["gathered"][0]["environment"] == parts[0].environment
+    again = Tiny.run(out=tmp_path / "again", gather_from=[tmp_path / "whole"])
     assert again.metrics["gathered"] == whole.metrics["gathered"]
-
     with pytest.raises(UsageError, match="config"):
-        ns.run(
-            "effective-rank", "smoke", out=tmp_path / "x", gather_from=[tmp_path / "one"], **{**OPTIONS, "items": 11}
-        )
-
-
-def test_cases_that_are_optional_run_when_they_are_named() -> None:
-    config = ns.EXPERIMENTS["effective-rank"].at("smoke", {"optional": (5.0,), "widths": (1.0,)})
-    legs = config.legs_of(None)  # nothing is computed: no run is needed
-    assert {one.key: one.optional for one in legs if one.key.startswith("lenet/")} == {
-        "lenet/standard/x1": False,
-        "lenet/shifted/x1": False,
-        "lenet/standard/x5": True,
-        "lenet/shifted/x5": True,
-    }
+        Tiny.run(out=tmp_path / "x", gather_from=[tmp_path / "a"], items=4)
 
 
 def test_a_memory_budget_does_not_keep_records_apart_and_is_listed(tmp_path: Path) -> None:
