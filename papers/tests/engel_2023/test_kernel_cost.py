@@ -18,23 +18,13 @@ from ntkscope_papers.engel_2023.kernel_cost import BENT, TIMED, KernelCost, carr
 from ntkscope_papers.framework import experiment as _runner
 from ntkscope_papers.shared.networks import weights_file
 
+SMALL = given(train_items=60, epochs=1, batch=30, points=(10, 20), dims=(16, 64), repeats=1)
+
 
 @pytest.mark.guard
 class TestKernelCost(ExperimentContract):
     name = "kernel-cost"
-    tiny = given(
-        train_items=60,
-        epochs=1,
-        batch=30,
-        points=(10, 20),
-        dense_points=10,
-        residual_points=30,
-        dim=32,
-        dims=(16, 64),
-        outputs=(1, 10),
-        output_points=10,
-        repeats=1,
-    )
+    tiny = {**SMALL, "dense_points": 10, "residual_points": 30, "dim": 32, "outputs": (1, 10), "output_points": 10}
     timed = ("time/", "dense/", "outputs/")
     identities = ("surrogate-projection-saves-when", "surrogate-memory-factor")
 
@@ -55,16 +45,6 @@ def test_a_gaussian_tail_falls_faster_than_an_exponential_one() -> None:
     assert laplace["slope"] == pytest.approx(-(2**0.5), rel=0.1)
     assert laplace["faster"] >= BENT > residual_figures(draw.standard_t(3, size=80_000), 1)["faster"]
     assert not residual_figures(draw.normal(size=20), 1)["faster"] >= BENT  # too few to say
-
-
-SMALL: dict[str, Any] = {
-    "train_items": 60,
-    "epochs": 1,
-    "batch": 30,
-    "points": (10, 20),
-    "dims": (16, 64),
-    "repeats": 1,
-}
 
 
 def made_up(config: KernelCost) -> dict[str, Any]:

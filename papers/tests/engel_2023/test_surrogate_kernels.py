@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import ntkscope as ns
-from contracts.dataset import given
 from contracts.experiment import ExperimentContract, made_record, run_of
 from ntkscope.machines import KernelPair
 from ntkscope_papers.engel_2023 import kernel_pairs as pairs_module
@@ -19,24 +18,16 @@ from ntkscope_papers.engel_2023.surrogate_kernels import GROUPS, SurrogateKernel
 from ntkscope_papers.framework import Run
 from ntkscope_papers.shared.images import build_network, load_images
 
+SMALL = {
+    **{"exact_points": 20, "feature_points": 24, "embedding_points": 24, "dim": 32, "inspected": 5},
+    **{"sgd_seeds": 1, "sgd_points": 20, "compared_points": 20},
+}
+
 
 @pytest.mark.nightly
 class TestSurrogateKernels(ExperimentContract):
     name = "surrogate-kernels"
-    tiny = given(
-        train_items=120,
-        test_items=40,
-        epochs=2,
-        exact_points=40,
-        feature_points=50,
-        embedding_points=50,
-        dim=64,
-        inspected=5,
-        seeds=1,
-        sgd_seeds=1,
-        sgd_points=40,
-        compared_points=30,
-    )
+    tiny = {**SMALL, "train_items": 120, "test_items": 40, "epochs": 2, "seeds": 1}
 
 
 @pytest.mark.parametrize("name", SIX)
@@ -70,8 +61,7 @@ class Untrained(SurrogateKernels):
 
 def small(folder: Path, found: Mapping[str, Any] | None = None, **changes: Any) -> Run:
     """A run into a record that has some results."""
-    tiny = {"exact_points": 20, "feature_points": 24, "embedding_points": 24, "dim": 32, "inspected": 5, "sgd_seeds": 1}
-    config = Untrained.at("smoke", {**tiny, "sgd_points": 20, "compared_points": 20, **changes})
+    config = Untrained.at("smoke", {**SMALL, **changes})
     return run_of(config, made_record(folder, "surrogate-kernels", **(found or {})))
 
 
