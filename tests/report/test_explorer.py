@@ -185,9 +185,8 @@ def test_published_measured_and_verdict_are_in_view_together(width: int, visit: 
 
 @pytest.mark.guard
 @pytest.mark.parametrize("width", [1440, 768, 390])
-@pytest.mark.parametrize("earlier", [False, True])
-def test_three_widths(width: int, earlier: bool, visit: Open, written: Made) -> None:
-    page = visit(written(kind="image", earlier=earlier), width=width)
+def test_three_widths(width: int, visit: Open, written: Made) -> None:
+    page = visit(written(kind="image"), width=width)
     assert overflow(page) == 0
     assert page.locator(".undrawn").count() == 0
     top = page.locator(".findings").bounding_box()["y"]

@@ -12,11 +12,10 @@ import pytest
 from contracts.dataset import given
 from contracts.view import ViewContract, read
 from ntkscope.core import Record
-from ntkscope.report.feature_words import features_summary, layer_sentence
 from ntkscope.report.plots.direction import pixels_of
 from ntkscope.report.source import Section, Source
 from ntkscope.report.track import by_layer
-from ntkscope.report.views.layer_features import layer_features
+from ntkscope.report.views.layer_features import features_summary, layer_features, layer_sentence
 from report.browsing import Made
 from report.fixtures.xray import HOSTILE
 

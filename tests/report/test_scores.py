@@ -47,9 +47,3 @@ def test_a_page_elsewhere_leaves_no_files_there(tmp_path: Path) -> None:
     out.parent.mkdir()
     assert "scores.csv" not in write_page(folder, out).read_text(encoding="utf-8").replace("more are in scores.csv", "")
     assert [path.name for path in out.parent.iterdir()] == ["page.html"]
-
-
-def test_an_earlier_record_without_scores_has_a_page_and_no_files(tmp_path: Path) -> None:
-    folder = write_xray(tmp_path / "x", earlier=True, train=60, test=30)
-    assert write_page(folder).exists()
-    assert not (folder / "scores.csv").exists()

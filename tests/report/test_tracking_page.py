@@ -13,7 +13,7 @@ import pytest
 
 from ntkscope.core import Record
 from ntkscope.report import Page, write_index, write_page
-from ntkscope.report.quantile_plots import quantiles
+from ntkscope.report.timeline import quantiles
 from ntkscope.report.track import read_track
 from ntkscope.report.tracked import PLAYED
 from report.fixtures.tracking import write_tracking

@@ -78,12 +78,10 @@ class TestSummary(ViewContract):
 class TestSurrogates(ViewContract):
     name = "surrogates"
 
-    @pytest.mark.parametrize("earlier", [False, True])
-    def test_every_surrogate_has_a_row_and_a_plot_of_all_items(self, earlier: bool, made: Callable[..., Path]) -> None:
-        source = Source(Record.open(made(kind="image", earlier=earlier)))
+    def test_every_surrogate_has_a_row_and_a_plot_of_all_items(self, source: Source) -> None:
         body = VIEWS["surrogates"](self.section(source), source).body
         rows = self.section(source).data["table"]
-        assert len(rows) == (3 if earlier else 6)
+        assert len(rows) == 6
         for row in rows:
             assert f'data-value="{row["tau"]}"' in body
         assert body.count("<figure>") == len(rows)
@@ -125,10 +123,10 @@ class TestSurrogates(ViewContract):
 
 class TestExplain(ViewContract):
     name = "explain"
+    ONE = given(kernels=[], items=[7], predicted=[0], network_predicted=[0], true=[1], main="trntk", target="logits")
 
-    @pytest.mark.parametrize("earlier", [False, True])
-    def test_published_data_are_the_records(self, earlier: bool, made: Callable[..., Path]) -> None:
-        source = Source(Record.open(made(kind="image", earlier=earlier)))
+    def test_published_data_are_the_records(self, made: Callable[..., Path]) -> None:
+        source = Source(Record.open(made(kind="image")))
         section = self.section(source)
         published = VIEWS["explain"](section, source).data
         assert [item["index"] for item in published["items"]] == section.data["items"]
@@ -170,38 +168,6 @@ class TestExplain(ViewContract):
             unpacked(found["box"], len(chosen)), source.array("explain.box"), rtol=2e-5, atol=1e-30
         )
         assert [item["trust"] for item in published["items"]] == source.array("explain.trust").tolist()
-
-    def test_in_an_earlier_record_only_the_surrogates_class_has_single_items(self, made: Callable[..., Path]) -> None:
-        source = Source(Record.open(made(kind="image", earlier=True)))
-        section = self.section(source)
-        published = VIEWS["explain"](section, source).data
-        chosen = unpacked(published["evidence"]["chosen"], len(published["items"]))
-        top = unpacked(published["evidence"]["top"]["index"], len(chosen))
-        own = chosen == np.array(section.data["predicted"])[:, None]
-        np.testing.assert_array_equal(top[own], source.array("explain.top_index"))
-        assert (top[~own] == -1).all()
-
-    def test_padding_is_left_out(self, tmp_path: Path) -> None:
-        record = Record.create(tmp_path / "x", kind="xray")
-        for name, index in (("top", [[3, -1]]), ("outliers", [[-1, -1]]), ("nearest", [[2, 1]])):
-            ending = ".trntk" if name == "nearest" else ""
-            record.array(f"explain.{name}_index{ending}", np.array(index))
-            record.array(f"explain.{name}_value{ending}", np.array([[1.0, 0.5]]))
-        section = Section("explain", data={"kernels": ["trntk"], "items": [7], "predicted": [0], "true": [1]})
-        source = Source(record)
-        published = VIEWS["explain"](section, source).data
-        assert source.items.used("train") == [1, 2, 3]
-        assert unpacked(published["evidence"]["chosen"], 1).tolist() == [[0, 1]]
-        assert unpacked(published["evidence"]["top"]["index"], 1).tolist() == [[[3, -1], [-1, -1]]]
-
-    def test_many_classes_are_narrowed_to_the_loudest(self, tmp_path: Path) -> None:
-        record = Record.create(tmp_path / "x", kind="xray")
-        means = np.zeros((1, 100, 100))
-        means[0, 5, 40:50] = 1.0
-        record.array("explain.class_mean", means)
-        section = Section("explain", data={"kernels": [], "items": [0], "predicted": [5], "true": [77]})
-        found = VIEWS["explain"](section, Source(record)).data["evidence"]
-        assert unpacked(found["shown"], 1)[0, 0].tolist() == [5, *range(40, 50), 77]
 
 
 class TestConfusion(ViewContract):
@@ -287,12 +253,6 @@ class TestLayers(ViewContract):
         assert SAID in words(body)
         for text in ("trntk0, initial network", "20 of 20", "4 of 4", "3×10⁻⁷", "single samples"):
             assert text in body
-
-    def test_a_record_without_certificates_says_so(self, made: Callable[..., Path]) -> None:
-        old = Source(Record.open(made(kind="image", certified=False)))
-        assert "does not say whether its kernels were checked" in VIEWS["layers"](self.section(old), old).body
-        summary = next(section for section in old.sections() if section.name == "summary")
-        assert "checks" not in VIEWS["summary"](summary, old).body
 
 
 class TestComputed(ViewContract):

@@ -10,9 +10,9 @@ from typing import Any
 
 from ntkscope.core import Certificate
 from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.numbers import as_float, number, power
+from ntkscope.report.numbers import as_float, power
 from ntkscope.report.source import Source, mapping
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 
 NAMES = 12  # names of parameters that are listed; the rest are counted
 STATES = {"checked": "good", "partly checked": "neither", "not checked": "bad"}
@@ -116,9 +116,9 @@ class Checks:
                 Cell(one.against, one.against),
                 Cell(f"{one.checked:,} of {one.blocks:,}", one.checked, True),
                 Cell(power(one.worst) if one.checked else "–", one.worst if one.checked else None, bool(one.checked)),
-                Cell(power(one.tolerance), one.tolerance, True),
-                Cell(number(one.alone), one.alone, True),
-                Cell(number(one.seconds, 2), one.seconds, True),
+                *figures(one.tolerance, shown=power),
+                *figures(one.alone),
+                *figures(one.seconds, digits=2),
             ]
             for name, one in self.by_kernel.items()
         ]
@@ -130,12 +130,11 @@ def checks(source: Source) -> Checks:
     return Checks.of(source.metrics, source.record.arrays)
 
 
-def section(source: Source) -> Markup:
-    """Heading, sentences and table; for a record of a version without certificates, a sentence that says so."""
+def section(source: Source) -> Markup | None:
+    """Heading, sentences and table; None without any."""
     found = checks(source)
-    silent = "This record does not say whether its kernels were checked: its version of ntkscope did not record that."
-    body = [found.statement(), found.table()] if found.by_kernel else [tag("p", silent, class_="soft")]
-    return join([tag("h3", "How the kernels were checked"), *body])
+    head = tag("h3", "How the kernels were checked")
+    return join([head, found.statement(), found.table()]) if found.by_kernel else None
 
 
 def sentence(one: Certificate) -> str:

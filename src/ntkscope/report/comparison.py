@@ -10,7 +10,7 @@ from ntkscope.report import help as helped
 from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, as_float, number, percent
-from ntkscope.report.source import Source, mapping
+from ntkscope.report.source import Source, mapping, name_at, names, rows_of
 from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.kernel import TILES
 
@@ -21,23 +21,17 @@ _FIGURES = {key: name for key, name, _ in TILES}
 def comparison(record: Record) -> Markup:
     """The page; what the record lacks is left out."""
     data = mapping(record.metrics.get("comparison"))
-    listed = record.metrics.get("classes")
-    classes = [str(name) for name in listed] if isinstance(listed, (list, tuple)) else []
+    classes = names(record.metrics.get("classes"))
     a, b, source = mapping(data.get("a")), mapping(data.get("b")), Source(record)
     parts = {
         "predictions": ("Predictions", _predictions(mapping(data.get("predictions")), classes)),
-        "kernels": ("Kernels", _kernels(_rows(data, "kernels"), _rows(data, "kernel_figures"), source)),
-        "surrogates": ("Surrogates", _surrogates(_rows(data, "surrogates"), source)),
-        "explanations": ("Explanations", _overlaps(_rows(data, "overlaps"))),
+        "kernels": ("Kernels", _kernels(rows_of(data, "kernels"), rows_of(data, "kernel_figures"), source)),
+        "surrogates": ("Surrogates", _surrogates(rows_of(data, "surrogates"), source)),
+        "explanations": ("Explanations", _overlaps(rows_of(data, "overlaps"))),
         "labels": ("Doubtful labels", _doubts(data, classes)),
     }
     notes = [tag("p", str(note), class_="note") for note in data.get("notes") or []]
     return page_of_parts(record.name, [_header(record, a, b), *notes], parts, after=helped.popover())
-
-
-def _rows(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = data.get(key)
-    return [mapping(row) for row in found] if isinstance(found, (list, tuple)) else []
 
 
 def _header(record: Record, a: Mapping[str, Any], b: Mapping[str, Any]) -> Markup:
@@ -66,8 +60,7 @@ def _word(value: Any) -> str:
 
 
 def _name(label: Any, classes: Sequence[str]) -> Markup:
-    known = isinstance(label, int) and 0 <= label < len(classes)
-    return tag("bdi", classes[label] if known else str(label), class_="class")
+    return tag("bdi", name_at(classes, label), class_="class")
 
 
 def _change(a: Any, b: Any) -> str:
@@ -102,7 +95,7 @@ def _predictions(found: Mapping[str, Any], classes: Sequence[str]) -> Markup | N
             Cell(_name(row.get("b"), classes), row.get("b")),
             Cell(*_effect(row)),
         ]
-        for row in _rows(found, "changed")
+        for row in rows_of(found, "changed")
     ]
     title, heads = "Items that changed", ["Test item", "True", "A says", "B says", "Effect"]
     listed = [tag("h3", title), table(heads, rows, name=title, export="changed.csv", tall=True)]
@@ -190,7 +183,7 @@ def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
 
 
 def _doubts(data: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:
-    new, gone = _rows(data, "doubtful_new"), _rows(data, "doubtful_gone")
+    new, gone = rows_of(data, "doubtful_new"), rows_of(data, "doubtful_gone")
     kept = data.get("doubtful_kept")
     said = f"{number(len(new))} labels are doubtful in B alone, {number(len(gone))} in A alone, {number(kept)} in both."
     parts: list[Any] = [tag("p", said)]

@@ -19,7 +19,7 @@ from ntkscope.report.document import page_of_parts, save
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, duration, number, percent
 from ntkscope.report.page import FILE, is_xray, write_page
-from ntkscope.report.source import Source, field_of, mapping
+from ntkscope.report.source import Source, mapping, rows_of
 from ntkscope.report.tables import Cell, table
 
 INDEX = "index.html"
@@ -112,9 +112,8 @@ def _xray(entry: Entry, record: Record) -> list[Cell]:
     model, data = mapping(record.metrics.get("model")), mapping(record.metrics.get("data"))
     source = Source(record)
     real, about, found = source.regression, source.section("summary").data, source.section("surrogates").data
-    faithful, right = found.get("table"), about.get("r2" if real else "network_accuracy")
-    rated = [mapping(row) for row in faithful] if isinstance(faithful, list) else []
-    proper = [row for row in rated if not field_of(row, "trivial")] or rated
+    rated, right = rows_of(found, "table"), about.get("r2" if real else "network_accuracy")
+    proper = [row for row in rated if not row.get("trivial")] or rated
     best: Mapping[str, Any] = max(proper, key=lambda row: as_float(row.get("tau")), default={})
     return [
         Cell(entry.link(), entry.where, kind="strong"),

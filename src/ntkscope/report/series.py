@@ -12,8 +12,7 @@ from ntkscope.core import Record
 from ntkscope.core.errors import RecordError
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number
-from ntkscope.report.plots import Line, Scale, lines
-from ntkscope.report.plots.frame import Frame
+from ntkscope.report.plots import Frame, Line, Scale, lines
 from ntkscope.report.views._generic import terms
 
 POINTS = 200  # points per curve; a longer series is thinned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,18 +17,26 @@ from ntkscope.report.markup import Markup, tag, text
 OUTPUT = "output_"  # begins the names of sections that are for regressions alone
 
 
-def field_of(data: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """A field that records of earlier versions lack.
-
-    >>> field_of({"trust": "high"}, "trust"), field_of({}, "trust", "")
-    ('high', '')
-    """
-    return data.get(name, default)
-
-
 def mapping(value: Any) -> Mapping[str, Any]:
     """`value` if it is a mapping, else an empty one: a record may hold anything."""
     return value if isinstance(value, Mapping) else {}
+
+
+def names(value: Any) -> list[str]:
+    """The texts of a list, none of anything else."""
+    return [str(name) for name in value] if isinstance(value, (list, tuple)) else []
+
+
+def name_at(named: Sequence[str], place: Any) -> str:
+    """The name at a place, or the place itself if it has none."""
+    known = isinstance(place, (int, np.integer)) and 0 <= int(place) < len(named)
+    return named[int(place)] if known else str(place)
+
+
+def rows_of(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The rows of a table in a record, none of anything else."""
+    found = data.get(key)
+    return [mapping(row) for row in found] if isinstance(found, (list, tuple)) else []
 
 
 @dataclass(frozen=True)
@@ -99,19 +107,14 @@ class Source:
         self.metrics = record.metrics
         self._arrays = record.arrays
         self.data = mapping(self.metrics.get("data"))
-        classes = self.data.get("classes")
-        self.classes = [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
-        outputs = self.data.get("outputs")
-        self.outputs = [str(name) for name in outputs] if isinstance(outputs, (list, tuple)) else []  # of a regression
+        self.classes, self.outputs = (names(self.data.get(key)) for key in ("classes", "outputs"))
         self.items = Items(self.array, mapping(self.metrics.get("texts")), mapping(self.metrics.get("ids")))
         self._kernels = mapping(self.metrics.get("kernel_names"))
         self.files: tuple[str, ...] = ()  # written beside the page
 
     def sections(self) -> list[Section]:
         """The sections in the order of the record."""
-        names = self.metrics.get("sections")
-        names = names if isinstance(names, (list, tuple)) else []
-        return [Section.read(str(name), self.metrics.get(f"section:{name}")) for name in names]
+        return [Section.read(name, self.metrics.get(f"section:{name}")) for name in names(self.metrics.get("sections"))]
 
     def array(self, name: str) -> NDArray[Any] | None:
         """An array of the record, or `None` if it has none of that name."""
@@ -132,13 +135,7 @@ class Source:
     @cached_property
     def doubtful(self) -> frozenset[int]:
         """The training items with a doubtful label."""
-        if self.label_scores is not None:
-            return frozenset(np.flatnonzero(self.label_scores > 0).tolist())
-        rows = self.section("problems").data.get("mislabelled")
-        found = [mapping(row) for row in rows] if isinstance(rows, (list, tuple)) else []
-        return frozenset(
-            int(row["index"]) for row in found if row.get("label") != row.get("suggested") and "index" in row
-        )
+        return frozenset() if self.label_scores is None else frozenset(np.flatnonzero(self.label_scores > 0).tolist())
 
     def kernel_name(self, kernel: Any) -> str:
         """A kernel in words with its short name, "trace NTK (trntk0)"; the short name alone if there are no words."""
@@ -152,15 +149,11 @@ class Source:
 
     def class_name(self, label: Any) -> str:
         """The name of a class, or its number if it has no name."""
-        if isinstance(label, (int, np.integer)) and 0 <= int(label) < len(self.classes):
-            return self.classes[int(label)]
-        return str(label)
+        return name_at(self.classes, label)
 
     def output_name(self, output: Any) -> str:
         """The name of a regression's output, or its number if it has no name."""
-        if isinstance(output, (int, np.integer)) and 0 <= int(output) < len(self.outputs):
-            return self.outputs[int(output)]
-        return str(output)
+        return name_at(self.outputs, output)
 
     @property
     def regression(self) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ntkscope.report.markup import Markup, tag
-from ntkscope.report.numbers import NONE, number, plain
+from ntkscope.report.help import tau
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import NONE, interval, number, plain
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ def figures(*values: Any, shown: Callable[..., Any] = number, **options: Any) ->
     [Cell(shown='0.712', value=0.71234, numeric=True, kind=''), Cell(shown='–', value=None, numeric=True, kind='')]
     """
     return [Cell(shown(value, **options), value, True) for value in values]
+
+
+def with_range(row: Mapping[str, Any], key: str, shown: Callable[[Any], Any] = number, element: str = "span") -> Cell:
+    """The figure `key` of a row with its interval, `key_low` to `key_high`, where that is known."""
+    span = interval(row.get(f"{key}_low"), row.get(f"{key}_high"), number if shown is tau else shown)
+    return Cell(join([shown(row.get(key)), tag(element, span, class_="range") if span else None]), row.get(key), True)
 
 
 def table(

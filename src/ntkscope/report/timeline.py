@@ -1,4 +1,7 @@
-"""Curves over training: loss, largest values with the edge of the noise, alignments; stacked over one axis of steps."""
+"""Curves over training: loss, largest values with the edge of the noise, alignments; stacked over one axis of steps.
+
+And Q–Q plots: the last moment against the first; on the diagonal nothing changed.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
 from ntkscope.report.markup import Markup, tag
-from ntkscope.report.plots import Line, Scale, lines
-from ntkscope.report.plots.frame import Frame
-from ntkscope.report.plots.lines import curve_key
-from ntkscope.report.track import Spectrum, Track
+from ntkscope.report.numbers import number, whole
+from ntkscope.report.plots import Frame, Line, Point, Scale, curve_key, lines, scatter
+from ntkscope.report.plots.histogram import Axis
+from ntkscope.report.track import Look, Spectrum, Track
 
 TOP = 4  # spikes with a curve of their own
 CURVES = 6  # in one picture
 BOUNDED = 1.05  # measures within ± this share an axis
+QUANTILES = 120
 
 
 def steps_scale(track: Track) -> Scale:
@@ -133,3 +138,52 @@ def _value_scale(low: float, high: float, pad: bool) -> Scale:
         return Scale(low / 1.2, high * 1.2, "log")
     margin = 0.06 * (high - low) if pad else 0.0
     return Scale(max(0.0, low - margin) if low >= 0 else low - margin, high + margin)
+
+
+def first_against_last(track: Track) -> Markup | None:
+    """A Q–Q plot of every spectrum with two moments or more."""
+    shown = []
+    for spectrum in track.spectra:
+        looks = [look for look in spectrum.looks if len(look.values) > 1]
+        if len(looks) < 2:
+            continue
+        first, last = looks[0], looks[-1]
+        caption = tag("figcaption", tag("code", spectrum.name))
+        shown.append(tag("figure", caption, _quantile_plot(spectrum, first, last)))
+    return tag("div", *shown, class_="panels qq") if shown else None
+
+
+def quantiles(
+    first: Float64[np.ndarray, " k"], last: Float64[np.ndarray, " j"], points: int = QUANTILES
+) -> Float64[np.ndarray, "2 q"]:
+    """The same quantiles of two samples; values themselves, the largest first, where both have equally many.
+
+    >>> quantiles(np.array([2.0, 1.0]), np.array([3.0, 1.0])).tolist()
+    [[2.0, 1.0], [3.0, 1.0]]
+    """
+    if len(first) != len(last):
+        at = np.linspace(1, 0, 4 * points)
+        first, last = np.quantile(first, at), np.quantile(last, at)
+    few = min(10, len(first))
+    chosen = np.unique(
+        np.r_[np.arange(few), np.linspace(0, len(first) - 1, min(points, len(first))).round()].astype(int)
+    )
+    return np.stack([first[chosen], last[chosen]])
+
+
+def _quantile_plot(spectrum: Spectrum, first: Look, last: Look) -> Markup:
+    pairs = quantiles(first.values, last.values)
+    scale = Axis.of([first.values, last.values]).scale
+    inside = (pairs >= scale.low).all(0)
+    frame = Frame(scale, scale, f"step {whole(first.step)}", f"step {whole(last.step)}", width=300, height=280, left=62)
+    count = min(len(last.spikes), len(last.values))
+    smallest = float(last.values[count - 1]) if count else math.inf
+    points = [
+        Point(a, b, f"{number(a)} at the first moment, {number(b)} at the last", stands_out=b >= smallest)
+        for a, b in pairs[:, inside].T.tolist()
+    ]
+    said = (
+        f"Quantiles of the {spectrum.noun}s of {spectrum.name}: first moment across, last moment up; on the diagonal nothing"
+        " changed"
+    )
+    return scatter(frame, points, describe=said, diagonal=True)

@@ -10,8 +10,7 @@ import numpy as np
 
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, duration, number, percent, whole
-from ntkscope.report.plots import Scale
-from ntkscope.report.plots.frame import Frame
+from ntkscope.report.plots import Frame, Scale
 from ntkscope.report.plots.histogram import (
     SINGLY,
     Axis,
@@ -22,7 +21,7 @@ from ntkscope.report.plots.histogram import (
     ticks_path,
 )
 from ntkscope.report.spectrum_words import change_sentence, shape_text
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.timeline import CURVES, steps_scale, time_frame, timeline
 from ntkscope.report.track import Look, Spectrum, Track
 
@@ -229,27 +228,18 @@ def moments_table(track: Track, name: str) -> Markup:
     noted = any(moment.note for moment in track.moments)
     rows = [
         [
-            Cell(number(moment.moment), moment.moment, True),
-            Cell(whole(moment.step), moment.step, True),
-            Cell(number(moment.loss, 4), _finite(moment.loss), True),
-            Cell(_duration(moment.seconds), _finite(moment.seconds), True),
-            Cell(_duration(moment.cost), _finite(moment.cost), True),
-            Cell(whole(moment.probe_items), _finite(moment.probe_items), True),
+            *figures(moment.moment),
+            *figures(moment.step, shown=whole),
+            *figures(_finite(moment.loss), digits=4),
+            *figures(_finite(moment.seconds), _finite(moment.cost), shown=_duration),
+            *figures(_finite(moment.probe_items), shown=whole),
             Cell(_waited(moment.waited), _waited(moment.waited)),
             *([Cell(moment.note or NONE, moment.note or None, kind="note-cell")] if noted else []),
         ]
         for moment in track.moments[:ROWS]
     ]
-    heads = [
-        "Moment",
-        "Step",
-        "Loss",
-        "Since the start",
-        "Measuring took",
-        "Probe items",
-        "Waited",
-        *(["Note"] if noted else []),
-    ]
+    heads = ["Moment", "Step", "Loss", "Since the start", "Measuring took", "Probe items", "Waited"]
+    heads += ["Note"] * noted
     more = f"The first {ROWS} of {len(track.moments):,} moments." if len(track.moments) > ROWS else None
     drawn = table(heads, rows, name="Moments", export=f"{name}-moments.csv", tall=len(rows) > 15)
     return join([drawn, more and tag("p", more, class_="soft small")])
@@ -282,9 +272,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "–"
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ntkscope.core import Record
 from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, folded, join, tag
-from ntkscope.report.quantile_plots import first_against_last
 from ntkscope.report.result import made, setting, status_note
+from ntkscope.report.timeline import first_against_last
 from ntkscope.report.track import Track, read_track
 from ntkscope.report.tracked import DIAGONAL, HOW, changes_table, facts, moments_table, player
 

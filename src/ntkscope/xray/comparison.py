@@ -184,7 +184,7 @@ def _side(record: Record) -> Side:
         data=str(record.metrics.get("data", {}).get("name", "")),
         accuracy=found.network_accuracy if isinstance(found, summary.Summary) else None,
         verdict="" if found is None else found.verdict,
-        trust="" if found is None else str(getattr(found, "trust", "")),
+        trust="" if found is None else found.trust,
         doubtful=None if scores is None else int((np.asarray(scores) > 0).sum()),
     )
 
@@ -248,7 +248,7 @@ def _surrogates(a: Record, b: Record) -> tuple[Figure, ...]:
     for each in (a, b):
         found = surrogates.SECTION.read(each.metrics)
         rows = () if found is None else found.table
-        taus.append({f"{row.kernel}|{getattr(row, 'target', 'labels')}": row.tau for row in rows})
+        taus.append({f"{row.kernel}|{row.target}": row.tau for row in rows})
     return tuple(Figure(name, taus[0].get(name), taus[1].get(name)) for name in dict.fromkeys([*taus[0], *taus[1]]))
 
 
@@ -257,11 +257,9 @@ def _tops(record: Record) -> dict[int, tuple[set[int], int, int]]:
     found = explain.SECTION.read(record.metrics)
     if not isinstance(found, explain.Explanations) or "explain.top_index" not in record.arrays:
         return {}
-    index = np.asarray(record.arrays["explain.top_index"])
-    index = index[:, 0] if index.ndim == 3 else index  # of the first class a reader may choose, the network's own
-    said = found.network_predicted if "explain.chosen" in record.arrays else found.predicted
+    index = np.asarray(record.arrays["explain.top_index"])[:, 0]  # of the network's own class
     train, test = (np.asarray(record.arrays[f"originals.{part}"]) for part in ("train", "test"))
-    rows = zip(found.items, index, said)
+    rows = zip(found.items, index, found.network_predicted)
     return {int(test[i]): ({int(train[j]) for j in row if j >= 0}, int((row >= 0).sum()), k) for i, row, k in rows}
 
 

@@ -173,7 +173,7 @@ class _Job:
         found = self.found(folder, answers)
         if found is not None and "plan" in found.metrics:
             lost = resuming.lost(found)
-            resuming.check_kernel(self.context(found, Plan.from_json(found.metrics["plan"])), lost)
+            resuming.check_kernel(self.context(found, Plan.from_record(found.metrics["plan"])), lost)
             if _finished(found) and not lost:
                 tell(f"{found.folder} already holds this X-ray, finished")
                 return found
@@ -253,7 +253,7 @@ class _Job:
         """The plan of an earlier attempt, so that its results can be used; else a new, measured one."""
         known, settings = record.metrics.get("plan"), self.settings
         if known:
-            plan = Plan.from_json(known)
+            plan = Plan.from_record(known)
             settings.tell("resuming with the plan of the earlier attempt:")
         else:
             start, budget = time.perf_counter(), settings.budget
@@ -270,7 +270,7 @@ class _Job:
                 params=self.params,
                 spent=self.clock.spent(),
             )
-            record.put(plan={**plan.to_json(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
+            record.put(plan={**plan.to_record(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
             record.put(recipe_checksum=resuming.recipe_checksum(record))
         for line in plan.text:
             settings.tell(f"  {line}")

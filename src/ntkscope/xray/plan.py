@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.network import Params
 from ntkscope.xray.registry import on_the_page
+from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
 
 MAIN = "trntk"  # the kernel an X-ray is about: what is explained, decomposed and taken apart by layers
@@ -24,7 +25,7 @@ INITIAL_STEP = "initial network"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Result):
     """What will be computed and how long that should take."""
 
     kernels: tuple[str, ...]
@@ -32,37 +33,15 @@ class Plan:
     test: int
     initial_train: int
     initial_test: int
-    seconds: float
+    expected_seconds: float
     text: tuple[str, ...]
     subsampled: str | None
-    steps: dict[str, float]
+    steps: Mapping[str, float]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kernels": list(self.kernels),
-            "train": self.train,
-            "test": self.test,
-            "initial_train": self.initial_train,
-            "initial_test": self.initial_test,
-            "expected_seconds": round(self.seconds, 3),
-            "text": list(self.text),
-            "subsampled": self.subsampled,
-            "steps": {name: round(value, 3) for name, value in self.steps.items()},
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Plan:
-        return cls(
-            kernels=tuple(value["kernels"]),
-            train=value["train"],
-            test=value["test"],
-            initial_train=value["initial_train"],
-            initial_test=value["initial_test"],
-            seconds=value["expected_seconds"],
-            text=tuple(value["text"]),
-            subsampled=value["subsampled"],
-            steps=dict(value["steps"]),
-        )
+    def to_record(self) -> dict[str, Any]:
+        """The fields, seconds to a millisecond."""
+        steps = {name: round(value, 3) for name, value in self.steps.items()}
+        return {**super().to_record(), "expected_seconds": round(self.expected_seconds, 3), "steps": steps}
 
 
 def standard() -> tuple[str, ...]:
@@ -135,7 +114,7 @@ def make_plan(
         test=work.test,
         initial_train=work.initial_train,
         initial_test=work.initial_test,
-        seconds=sum(steps.values()),
+        expected_seconds=sum(steps.values()),
         text=(),
         subsampled=why,
         steps=steps,
@@ -222,8 +201,8 @@ def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[
         lines.append(
             f"the initial network on {plan.initial_train} training and {plan.initial_test} test items, for the verdict"
         )
-    lines.append(f"expected: about {duration(plan.seconds)} (budget: {budget})")
-    if budget.seconds is not None and plan.seconds > budget.seconds:
+    lines.append(f"expected: about {duration(plan.expected_seconds)} (budget: {budget})")
+    if budget.seconds is not None and plan.expected_seconds > budget.seconds:
         lines.append(
             "that is more than the budget, and fewer items would not be meaningful: what does not fit is skipped; allow more"
             " time, choose parameters (params), or use a faster device"

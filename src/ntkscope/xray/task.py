@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,6 +45,8 @@ class Task(ABC):
     stratum: ClassVar[str]
     lacking: ClassVar[str]
     check_order: ClassVar[str]  # what to check of a network that is at chance
+    trust: ClassVar[Callable[[Any, int], Trust]]  # of a surrogate's row and how many test items
+    item_trust: ClassVar[Callable[[Array, Array, int], Array]]  # of each test item's explanation
 
     @property
     def fits(self) -> tuple[str, str]:
@@ -94,14 +96,6 @@ class Task(ABC):
     @abstractmethod
     def closeness(self, surrogate: Array, network: Array, y: Array) -> dict[str, float]:
         """How close a surrogate comes to the network; empty where that is undefined."""
-
-    @abstractmethod
-    def trust(self, row: Any, items: int) -> Trust:
-        """How far the surrogate of that row may be trusted on the whole."""
-
-    @abstractmethod
-    def item_trust(self, surrogate: Array, network: Array, page: int) -> Int64[np.ndarray, " m"]:
-        """How far each test item's explanation may be trusted."""
 
     def _names(self, names: Sequence[str], count: int, what: str, of: str, one: str) -> tuple[str, ...]:
         if len(names) != count:
@@ -211,11 +205,7 @@ class Classification(Task):
             return {}
         return {"tau": tau, "agreement": agreement(surrogate, network)}
 
-    def trust(self, row: Any, items: int) -> Trust:
-        return page_trust(row, items)
-
-    def item_trust(self, surrogate: Array, network: Array, page: int) -> Int64[np.ndarray, " m"]:
-        return item_trust(surrogate, network, page)
+    trust, item_trust = staticmethod(page_trust), staticmethod(item_trust)
 
 
 class Regression(Task):
@@ -290,11 +280,7 @@ class Regression(Task):
         taus = [kendall(surrogate[:, k], network[:, k]).tau_b for k in range(network.shape[1])]
         return {} if np.isnan(taus).all() else {"tau": float(np.nanmean(taus))}
 
-    def trust(self, row: Any, items: int) -> Trust:
-        return output_trust(row, items)
-
-    def item_trust(self, surrogate: Array, network: Array, page: int) -> Int64[np.ndarray, " m"]:
-        return item_output_trust(surrogate, network, page)
+    trust, item_trust = staticmethod(output_trust), staticmethod(item_output_trust)
 
 
 CLASSIFICATION, REGRESSION = Classification(), Regression()

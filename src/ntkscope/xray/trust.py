@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -43,34 +43,6 @@ ITEM = (0.25, 1.0)  # distance of logits, in typical margins: high up to the fir
 ITEM_OUTPUTS = (0.25, 0.75)  # the same, of a regression, in standard deviations of the output
 
 
-@runtime_checkable
-class Rated(Protocol):
-    """The figures of a surrogate that a verdict needs, as a row of the X-ray's table has them."""
-
-    @property
-    def agreement(self) -> float: ...
-    @property
-    def wrong(self) -> int: ...
-    @property
-    def agreement_wrong(self) -> float: ...
-    @property
-    def tau_low(self) -> float: ...
-    @property
-    def r2_logits(self) -> float: ...
-
-
-@runtime_checkable
-class RatedOutputs(Protocol):
-    """The figures of a surrogate that a verdict needs, as a row of the X-ray's table has them."""
-
-    @property
-    def worst_r2(self) -> float: ...
-    @property
-    def worst_r2_low(self) -> float: ...
-    @property
-    def worst_tau_low(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Trust:
     """`level`: 2 high, 1 medium, 0 do not trust; `why`: in a few sentences."""
@@ -89,8 +61,8 @@ class Trust:
         return cls(0 if against else 1 if doubts else 2, said)
 
 
-def page_trust(row: Rated | None, items: int) -> Trust:
-    """How far the surrogate of that row may be trusted, from its figures on `items` test items; None: it was not rated.
+def page_trust(row: Any, items: int) -> Trust:
+    """How far the surrogate of a row of the table may be trusted, from its figures on `items` test items; None: not rated.
 
     >>> from types import SimpleNamespace
     >>> row = SimpleNamespace(agreement=0.99, wrong=20, agreement_wrong=0.4, tau_low=0.6, r2_logits=0.8)
@@ -105,7 +77,7 @@ def page_trust(row: Rated | None, items: int) -> Trust:
     return Trust.of(found, _against(row, same), _doubts(row, items, same))
 
 
-def _against(row: Rated, same: int) -> list[str]:
+def _against(row: Any, same: int) -> list[str]:
     """Reasons not to trust it."""
     found = []
     if row.agreement < AGREEMENT[0]:
@@ -121,7 +93,7 @@ def _against(row: Rated, same: int) -> list[str]:
     return found
 
 
-def _doubts(row: Rated, items: int, same: int) -> list[str]:
+def _doubts(row: Any, items: int, same: int) -> list[str]:
     """What keeps trust from being high."""
     found = []
     low = wilson_interval(round(row.agreement * items), items)[0]
@@ -169,7 +141,7 @@ def item_trust(
     return np.minimum(level, 1 + int(page > 0))
 
 
-def output_trust(row: RatedOutputs | None, items: int) -> Trust:
+def output_trust(row: Any, items: int) -> Trust:
     """How far the surrogate of that row may be trusted, from its figures on `items` test items; None: it was not rated.
 
     >>> from types import SimpleNamespace

@@ -9,8 +9,7 @@ import numpy as np
 from ntkscope.report.items import png_uri
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import percent
-from ntkscope.report.plots import Scale
-from ntkscope.report.plots.frame import Frame
+from ntkscope.report.plots import Frame, Scale
 from ntkscope.report.source import Source
 
 ENDS = 5  # items shown at each end of a direction

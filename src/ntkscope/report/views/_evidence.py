@@ -1,19 +1,20 @@
-"""The evidence behind each explained item, class by class, packed for the explorer; reads records of earlier versions too."""
+"""The evidence behind each explained item, class by class, packed for the explorer."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
 
-from ntkscope.report.packing import pack_floats, pack_whole
 from ntkscope.report.source import Source
 
 CLASSES = 12  # at most this many training classes are shown for one logit
-LOGITS = 3  # most probable classes whose logits can be selected, in addition to the predicted and the true one
+LARGEST = 3e38  # of a float32, almost
 
 Whole = Int64[np.ndarray, "..."]
 Floats = Float64[np.ndarray, "..."]
@@ -21,10 +22,7 @@ Floats = Float64[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Arrays with one entry per item and class that can be selected; -1 and NaN stand for none.
-
-    `first` are the items whose arrays hold one class only, that of the surrogate, as records of earlier versions do.
-    """
+    """Arrays with one entry per item and class that can be selected; -1 and NaN stand for none."""
 
     chosen: Whole  # (t, C)
     shown: Whole  # (t, C, S): training classes
@@ -60,19 +58,12 @@ def _numbers(values: np.ndarray) -> dict[str, Any]:
     return {"shape": list(values.shape[1:]), "kind": "float" if values.dtype.kind == "f" else "whole", "data": text}
 
 
-def evidence(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source: Source) -> Evidence:
-    """The evidence of all items; `said`: the classes of surrogate, network and label of each, `rows`: its test item."""
-    stored = source.array("explain.chosen")
-    means = source.array("explain.class_mean")
-    chosen = _chosen(said, rows, source) if stored is None else np.asarray(stored, dtype=np.int64)
-    t, c = chosen.shape
-    classes = _count(source, means, chosen)
-    every = np.full((t, c, classes), np.nan)
-    if means is not None:
-        rank, place = np.nonzero((chosen >= 0) & (chosen < means.shape[1]))
-        every[rank, place, : means.shape[2]] = np.asarray(means)[rank, chosen[rank, place]]
-    shown = _loudest(every, chosen, said)
-    own = _own(chosen, said, stored is None)
+def evidence(true: Sequence[int], source: Source) -> Evidence:
+    """The evidence of all items; `true`: the label of each."""
+    chosen = np.asarray(source.array("explain.chosen"), dtype=np.int64)
+    own, every = chosen >= 0, _means(chosen, source)
+    classes = every.shape[2]
+    shown = _loudest(every, chosen, true)
     box = _spread(source.array("explain.box"), own, (classes, 5))
     pairs = {}
     for name in ("outliers", "top", "influence"):
@@ -85,7 +76,7 @@ def evidence(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source: 
         held = source.array(f"explain.{name}_logit")
         if held is not None:
             values = np.take_along_axis(np.asarray(held, dtype=np.float64), np.maximum(chosen, 0), axis=1)
-            logits[name] = np.where(chosen >= 0, values, np.nan)
+            logits[name] = np.where(own, values, np.nan)
     safe = np.maximum(shown, 0)
     hidden = shown < 0
     return Evidence(
@@ -99,47 +90,28 @@ def evidence(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source: 
     )
 
 
-def _count(source: Source, means: np.ndarray | None, chosen: np.ndarray) -> int:
-    return int(max(len(source.classes), 0 if means is None else means.shape[2], int(chosen.max(initial=0)) + 1))
-
-
-def _chosen(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source: Source) -> Whole:
-    """The classes a reader may select where the record does not say: surrogate's, network's, label, most probable."""
-    probabilities = source.array("network.test_probabilities")
-    lists = []
-    for (predicted, network, true), i in zip(said, rows, strict=True):
-        likely: list[int] = []
-        if probabilities is not None and i < len(probabilities):
-            likely = np.argsort(-np.asarray(probabilities[i]), kind="stable")[:LOGITS].tolist()
-        lists.append(list(dict.fromkeys([network, predicted, true, *likely])))
-    out = np.full((len(lists), max(map(len, lists), default=1)), -1, dtype=np.int64)
-    for n, found in enumerate(lists):
-        out[n, : len(found)] = found
-    return out
-
-
-def _own(chosen: Whole, said: Sequence[tuple[int, int, int]], single: bool) -> np.ndarray:
-    """Which of the chosen classes the arrays hold: all, or in earlier records the surrogate's alone."""
-    if not single:
-        return np.asarray(chosen >= 0)
-    return np.asarray(chosen == np.array([predicted for predicted, _, _ in said], dtype=np.int64).reshape(-1, 1))
+def _means(chosen: Whole, source: Source) -> Floats:
+    """(t, C, classes): what the training items of each class add, on average, to the logit of every chosen class."""
+    means = source.array("explain.class_mean")
+    held = 0 if means is None else means.shape[2]
+    every = np.full((*chosen.shape, max(len(source.classes), held, int(chosen.max(initial=0)) + 1)), np.nan)
+    if means is not None:
+        rank, place = np.nonzero((chosen >= 0) & (chosen < means.shape[1]))
+        every[rank, place, :held] = np.asarray(means)[rank, chosen[rank, place]]
+    return every
 
 
 def _spread(values: np.ndarray | None, own: np.ndarray, ending: tuple[int, ...], empty: float = np.nan) -> Floats:
     """An array with an entry for every chosen class; `ending` is the shape of one entry."""
     out = np.full((*own.shape, *ending), empty)
-    if values is None:
-        return out
-    held = np.asarray(values, dtype=np.float64)
-    if held.ndim == len(ending) + 1:  # one class per item
-        held = np.broadcast_to(held[:, None], (len(held), own.shape[1], *held.shape[1:]))
-    room = tuple(slice(0, min(a, b)) for a, b in zip(held.shape, out.shape, strict=True))
-    out[room] = held[room]
-    out[~own] = empty
+    if values is not None:
+        room = tuple(slice(0, min(a, b)) for a, b in zip(values.shape, out.shape, strict=True))
+        out[room] = values[room]
+        out[~own] = empty
     return out
 
 
-def _loudest(means: Floats, chosen: Whole, said: Sequence[tuple[int, int, int]]) -> Whole:
+def _loudest(means: Floats, chosen: Whole, true: Sequence[int]) -> Whole:
     """(t, C, S): the training classes to show for each logit, in their order: all, or those with the largest contributions."""
     t, c, classes = means.shape
     if classes <= CLASSES:
@@ -149,6 +121,35 @@ def _loudest(means: Floats, chosen: Whole, said: Sequence[tuple[int, int, int]])
     loud = np.argsort(-size, axis=2, kind="stable")[:, :, : CLASSES - 2]
     for n in range(t):
         for k in range(c):
-            found = sorted({*loud[n, k].tolist(), max(int(chosen[n, k]), 0), said[n][2]})
+            found = sorted({*loud[n, k].tolist(), max(int(chosen[n, k]), 0), true[n]})
             out[n, k, : len(found)] = found
     return out
+
+
+def pack_floats(values: NDArray[np.floating]) -> str:
+    """Floats to five significant digits: the upper three bytes of each float32, in base64; NaN stays NaN.
+
+    Four characters each, so that a script can read any of them without reading the rest.
+
+    >>> pack_floats(np.array([1.0, -2.5]))
+    'P4AAwCAA'
+    >>> len(pack_floats(np.zeros((3, 5))))
+    60
+    """
+    bounded = np.clip(np.asarray(values, dtype=np.float64), -LARGEST, LARGEST)
+    bits = np.ascontiguousarray(bounded, dtype=np.float32).reshape(-1).view(np.uint32).astype(np.int64)
+    return _packed(np.where(np.isnan(bounded).reshape(-1), bits, bits + 0x80) >> 8)
+
+
+def pack_whole(values: NDArray[np.integer]) -> str:
+    """Whole numbers from -1 to 16,777,214, in base64; -1 stands for none.
+
+    >>> pack_whole(np.array([0, 65, -1]))
+    'AAAAAABB////'
+    """
+    return _packed(np.ascontiguousarray(values, dtype=np.int64).reshape(-1) & 0xFFFFFF)
+
+
+def _packed(numbers: NDArray[np.integer]) -> str:
+    parts = np.stack([numbers >> 16, numbers >> 8, numbers], axis=-1) & 0xFF
+    return base64.b64encode(parts.astype(np.uint8).tobytes()).decode()

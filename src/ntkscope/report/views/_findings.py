@@ -6,12 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ntkscope.report.help import tau
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.numbers import as_float, number, percent
-from ntkscope.report.source import Source, field_of, mapping
+from ntkscope.report.source import Source, rows_of
 
 TRUST = {"high": "good", "medium": "neither", "do not trust": "bad"}
 TARGETS = {
@@ -21,8 +19,6 @@ TARGETS = {
     "outputs": "the network's outputs",
     "targets": "the targets",
 }
-UNKNOWN = "not assessed"
-WHY_UNKNOWN = "This record was written by a version of ntkscope that did not assess it; X-ray the network again."
 
 
 def findings(source: Source) -> Markup:
@@ -40,29 +36,13 @@ def _variance(data: Mapping[str, Any], source: Source) -> Markup:
     return _card(number(data.get("r2")), "R² of the network", said, href="#s-output-summary")
 
 
-def wrong_items(source: Source) -> int | None:
-    """How many test items the network gets wrong."""
-    labels, predicted = source.array("labels.test"), source.array("network.test_prediction")
-    if labels is None or predicted is None or labels.shape != predicted.shape:
-        return None
-    return int(np.sum(labels != predicted))
-
-
-def best_row(source: Source) -> Mapping[str, Any]:
-    """The surrogate that the summary calls best; in earlier records the one with the highest τ."""
-    rows = source.section("surrogates").data.get("table")
-    return best_of([mapping(row) for row in rows] if isinstance(rows, (list, tuple)) else [], source)
-
-
 def best_of(rows: Sequence[Mapping[str, Any]], source: Source) -> Mapping[str, Any]:
-    """The best of some surrogates; one that is faithful by construction does not count."""
-    rated = [row for row in rows if not field_of(row, "trivial") and math.isfinite(as_float(field_of(row, "tau")))]
+    """The surrogate that the summary calls best, else that of the highest τ; one faithful by construction does not count."""
+    rated = [row for row in rows if not row.get("trivial") and math.isfinite(as_float(row.get("tau")))]
     summary = source.section("summary").data
-    named = field_of(summary, "best_kernel"), field_of(summary, "best_target")
-    for row in rated:
-        if named[1] and (field_of(row, "kernel"), field_of(row, "target")) == named:
-            return row
-    return max(rated, key=lambda row: as_float(row["tau"]), default={})
+    named = summary.get("best_kernel"), summary.get("best_target")
+    called = (row for row in rated if named[1] and (row.get("kernel"), row.get("target")) == named)
+    return next(called, None) or max(rated, key=lambda row: as_float(row["tau"]), default={})
 
 
 def _card(value: Any, title: str, *said: Any, href: str, kind: str = "", find: str | None = None) -> Markup:
@@ -71,14 +51,13 @@ def _card(value: Any, title: str, *said: Any, href: str, kind: str = "", find: s
 
 
 def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
-    stored = field_of(data, "wrong")
-    wrong = stored if isinstance(stored, int) else wrong_items(source)
-    if wrong is None:
+    wrong = data.get("wrong")
+    if not isinstance(wrong, int):
         return None
     accuracy = percent(data.get("network_accuracy"))
     items = source.data.get("test_items")
     said: list[Any] = [f"of {number(items)} test items (accuracy {accuracy}). "]
-    agreed = as_float(field_of(data, "agreement_wrong"))
+    agreed = as_float(data.get("agreement_wrong"))
     if wrong and agreed == agreed:
         said.append(
             f"The surrogate gives the network's own wrong answer on {round(agreed * wrong)} of them ({percent(agreed, 0)})."
@@ -103,12 +82,11 @@ def _doubtful(source: Source) -> Markup | None:
 
 
 def _trust(data: Mapping[str, Any], source: Source) -> Markup:
-    word = str(field_of(data, "trust") or UNKNOWN)
-    why = str(field_of(data, "trust_why") or (WHY_UNKNOWN if word == UNKNOWN else ""))
-    row = {} if source.regression else best_row(source)
-    said: list[Any] = [why]
+    word = str(data.get("trust") or "not assessed")
+    row = {} if source.regression else best_of(rows_of(source.section("surrogates").data, "table"), source)
+    said: list[Any] = [data.get("trust_why")]
     if row:
-        target = TARGETS.get(str(field_of(row, "target")), "")
+        target = TARGETS.get(str(row.get("target")), "")
         name = f" Best surrogate: {source.kernel_name(row['kernel'])}{', fitted to ' if target else ''}{target}, τ "
         said += [name, tau(row["tau"]), "."]
     link = tag(

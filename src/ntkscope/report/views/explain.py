@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.markup import Markup, tag
-from ntkscope.report.packing import pack_floats, pack_whole
-from ntkscope.report.source import Drawing, Section, Source, field_of
-from ntkscope.report.views._evidence import evidence
+from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.views._evidence import evidence, pack_floats, pack_whole
 from ntkscope.report.views.registry import VIEWS
 
 LIKELY = 4  # most probable classes in the head of an item
@@ -22,20 +21,19 @@ def explain(section: Section, source: Source) -> Drawing:
     """The tools and the empty panels; `assets/explorer.js` fills them and the list of test items."""
     data = section.data
     rows = [int(i) for i in data["items"]]
-    network = field_of(data, "network_predicted") or data["predicted"]
-    said = [(int(p), int(f), int(y)) for p, f, y in zip(data["predicted"], network, data["true"], strict=True)]
+    answers = zip(data["predicted"], data["network_predicted"], data["true"], strict=True)
+    said = [(int(p), int(f), int(y)) for p, f, y in answers]
     kernels = [str(kernel) for kernel in data["kernels"]]
-    found = evidence(said, rows, source)
+    found = evidence([true for _, _, true in said], source)
     nearest = {kernel: _nearest(kernel, len(rows), source) for kernel in kernels}
     shown = found.training_items().union(*(set(index[index >= 0].tolist()) for index, _ in nearest.values()))
     for i in sorted(shown):
         source.items.slot("train", i)
-    main, target = str(field_of(data, "main", "")), str(field_of(data, "target") or "labels")
     trust = source.array("explain.trust")
     published = {
         "kernels": [{"key": kernel, "name": source.kernel_name(kernel)} for kernel in kernels],
-        "main": source.kernel_name(main),
-        "target": target,
+        "main": source.kernel_name(data["main"]),
+        "target": str(data["target"]),
         "count": source.data.get("train_items"),
         "items": [
             {

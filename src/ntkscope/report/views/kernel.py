@@ -10,8 +10,7 @@ import numpy as np
 
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number
-from ntkscope.report.plots import Line, Scale, heatmap, lines
-from ntkscope.report.plots.frame import Frame
+from ntkscope.report.plots import Frame, Line, Scale, heatmap, lines
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.views._directions import directions
 from ntkscope.report.views.registry import VIEWS

@@ -7,7 +7,7 @@ from typing import Any
 
 from ntkscope.report import certificates
 from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.numbers import as_float, number, percent
+from ntkscope.report.numbers import as_float, percent
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
@@ -33,11 +33,11 @@ def _row(n: int, row: Mapping[str, Any], largest: float) -> list[Cell]:
     return [
         Cell(str(n), n, True, "soft"),
         Cell(tag("code", row.get("name", "")), row.get("name", "")),
-        Cell(percent(share), share, True),
+        *figures(share, shown=percent),
         Cell(bar, kind="bar-cell"),
         *figures(row.get("parameters"), row.get("centred_alignment")),
         Cell(row.get("road", ""), row.get("road", "")),
-        Cell(number(row.get("seconds"), 2), row.get("seconds"), True),
+        *figures(row.get("seconds"), digits=2),
     ]
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.numbers import as_float, number, percent
-from ntkscope.report.plots.frame import Frame
-from ntkscope.report.plots.lines import Line, curve_key, lines
-from ntkscope.report.plots.scales import Scale
+from ntkscope.report.plots import Frame, Line, Scale, curve_key, lines
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
@@ -112,12 +110,12 @@ def _row(n: int, layer: Mapping[str, Any]) -> list[Cell]:
     return [
         Cell(str(n), n, True, "soft"),
         Cell(tag("code", name), name),
-        Cell(number(layer["width"]), layer["width"], True),
-        *(Cell(percent(accuracy.get(probe)), accuracy.get(probe), True) for probe in PROBES),
+        *figures(layer["width"]),
+        *figures(*(accuracy.get(probe) for probe in PROBES), shown=percent),
         Cell(counts, counts),
         Cell(f"{'yes' if layer['agree'] else 'no'} ({percent(layer['share'], 0)})", layer["share"], True),
         *figures(layer["nc1"], layer["cdnv"]),
-        Cell(percent(layer["differs"]), layer["differs"], True),
+        *figures(layer["differs"], shown=percent),
         Cell(size, dimension, True),
     ]
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import interval, number, percent
-from ntkscope.report.plots import Point, Scale, scatter
-from ntkscope.report.plots.frame import Frame
+from ntkscope.report.plots import Frame, Point, Scale, scatter
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table, with_range
 from ntkscope.report.views.registry import VIEWS
 
 POINTS = 300  # of each sample in a plot
@@ -67,36 +66,26 @@ def sentence(one: Mapping[str, Any], level: float) -> str:
 
 
 def _card(one: Mapping[str, Any], level: float) -> Markup:
-    verdict = str(one["verdict"])
-    return tag(
-        "div",
-        tag(
-            "h3", f"Training items and {one['other']}", tag("span", f"{one['train']} : {one['items']}", class_="count")
-        ),
-        tag("p", tag("span", verdict, class_=f"pill {PILLS.get(verdict, 'quiet')}")),
-        tag("p", sentence(one, level), class_="small"),
-        *(tag("p", f"Left out: {why}", class_="soft small") for why in (one["why"] if one["seen"] else ())),
-        class_="card",
-    )
+    count = tag("span", f"{one['train']} : {one['items']}", class_="count")
+    left_out = [tag("p", f"Left out: {why}", class_="soft small") for why in (one["why"] if one["seen"] else ())]
+    return _judged([f"Training items and {one['other']}", count], one["verdict"], sentence(one, level), *left_out)
+
+
+def _judged(title: Any, verdict: Any, words: str, *more: Markup) -> Markup:
+    pill = tag("span", verdict, class_=f"pill {PILLS.get(str(verdict), 'quiet')}")
+    return tag("div", tag("h3", title), tag("p", pill), tag("p", words, class_="small"), *more, class_="card")
 
 
 def _memorisation(found: Mapping[str, Any]) -> Markup:
-    verdict = str(found["verdict"])
     words = (
         f"The network gives {percent(found['train'])} of the training items their label, and {percent(found['test'])} of the"
         f" test items: a difference of {round(100 * found['gap'], 1) + 0.0:.1f} points"
         f" ({interval(100 * found['low'], 100 * found['high'])}). In {percent(found['margin_auc'])} of pairs the training item"
         " has the larger margin (50 %: no difference)."
     )
-    if verdict == "cannot be told from the shift":
+    if found["verdict"] == "cannot be told from the shift":
         words += " The test items are shifted, which lowers their accuracy as well, so the difference has two possible causes."
-    return tag(
-        "div",
-        tag("h3", "Memorisation"),
-        tag("p", tag("span", verdict, class_=f"pill {PILLS.get(verdict, 'quiet')}")),
-        tag("p", words, class_="small"),
-        class_="card",
-    )
+    return _judged("Memorisation", found["verdict"], words)
 
 
 def _picture(plane: Any, one: Mapping[str, Any], seen: Mapping[str, Any]) -> Markup | None:
@@ -121,28 +110,16 @@ def _table(judged: Sequence[Mapping[str, Any]], source: Source) -> Markup:
         [
             Cell(one["other"], one["other"]),
             Cell(seen["embedding"], seen["embedding"]),
-            Cell(number(seen["width"]), seen["width"], True),
-            *(Cell(number(seen["p"].get(name), 2), seen["p"].get(name), True) for name in TESTS),
-            Cell(
-                join([number(seen["auc"]), tag("span", interval(seen["auc_low"], seen["auc_high"]), class_="range")]),
-                seen["auc"],
-                True,
-            ),
-            Cell(number(seen["plane_auc"]), seen["plane_auc"], True),
-            Cell(number(seen["effective"], 3), seen["effective"], True),
+            *figures(seen["width"]),
+            *figures(*(seen["p"].get(name) for name in TESTS), digits=2),
+            with_range(seen, "auc"),
+            *figures(seen["plane_auc"], seen["effective"]),
         ]
         for one in judged
         for seen in one["seen"]
     ]
-    heads = [
-        "Compared",
-        "Seen through",
-        "Numbers per item",
-        *TESTS.values(),
-        "AUC",
-        "AUC, two components",
-        "Effective items",
-    ]
+    heads = ["Compared", "Seen through", "Numbers per item", *TESTS.values()]
+    heads += ["AUC", "AUC, two components", "Effective items"]
     words = tag(
         "p",
         "AUC: how often a linear classifier orders a pair rightly, on items it was not fitted on; 0.5 is chance. Effective"

@@ -10,11 +10,10 @@ import numpy as np
 
 from ntkscope.report.help import tau
 from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.numbers import NONE, as_float, interval, number, percent
-from ntkscope.report.plots import Point, Scale, forest, scatter
-from ntkscope.report.plots.frame import Frame
-from ntkscope.report.source import Drawing, Section, Source, field_of, mapping
-from ntkscope.report.tables import Cell, figures, table
+from ntkscope.report.numbers import NONE, as_float, number, percent
+from ntkscope.report.plots import Frame, Point, Scale, forest, scatter
+from ntkscope.report.source import Drawing, Section, Source, mapping
+from ntkscope.report.tables import Cell, figures, table, with_range
 from ntkscope.report.views._findings import TARGETS, best_of
 from ntkscope.report.views.registry import VIEWS
 
@@ -31,15 +30,15 @@ def surrogates(section: Section, source: Source) -> Drawing:
     ends = [v for row in rows for key in ("tau", "tau_low", "tau_high") if (v := as_float(row.get(key))) == v]
     low, high = (math.floor(min(ends) * 10) / 10, math.ceil(max(ends) * 10) / 10) if ends else (0.0, 1.0)
     axis = tag("small", f"{low:.1f} … {high:.1f}".replace("-", "−"), aria_hidden="true")
-    targets = any(field_of(row, "target") for row in rows)
-    wrong = max((int(field_of(row, "wrong") or 0) for row in rows), default=0)
+    wrong = max((int(row.get("wrong") or 0) for row in rows), default=0)
     heads = [
         "Kernel",
-        *(["Fitted to", f"Agreement on the {wrong:,} errors" if wrong else "Agreement on errors"] if targets else []),
+        "Fitted to",
+        f"Agreement on the {wrong:,} errors" if wrong else "Agreement on errors",
         "Kendall τ",
         axis,
         "Agreement",
-        *(["R² of the logits"] if targets else []),
+        "R² of the logits",
         "TAD",
         "R²",
         "Pearson",
@@ -50,18 +49,17 @@ def surrogates(section: Section, source: Source) -> Drawing:
     ]
     more = list(dict.fromkeys(name for row in rows for name in mapping(row.get("more"))))
     heads += [name.replace("-", " ").capitalize() for name in more]
-    cells = [[*_row(row, row is best, (low, high), targets, source), *_more(row, more)] for row in rows]
+    cells = [[*_row(row, row is best, (low, high), source), *_more(row, more)] for row in rows]
     shown = _faithfulness(heads, cells, source)
     words = tag(
         "p",
-        "Agreement: how often surrogate and network predict the same class",
-        ", on all test items and on those the network gets wrong. " if targets else ". ",
-        "τ: how closely the surrogate ranks the test items as the network does, 1 for the same order; press one to see what it"
-        " means. TAD: how much more accurate the surrogate is than the network, in percentage points. Ranges are 95 %"
+        "Agreement: how often surrogate and network predict the same class, on all test items and on those the network gets"
+        " wrong. τ: how closely the surrogate ranks the test items as the network does, 1 for the same order; press one to see"
+        " what it means. TAD: how much more accurate the surrogate is than the network, in percentage points. Ranges are 95 %"
         " intervals.",
         class_="soft small",
     )
-    trivial = [str(row["kernel"]) for row in rows if field_of(row, "trivial")]
+    trivial = [str(row["kernel"]) for row in rows if row.get("trivial")]
     note = None
     if trivial:
         names = ", ".join(source.kernel_name(name) for name in dict.fromkeys(trivial))
@@ -85,56 +83,41 @@ def _faithfulness(heads: Sequence[Any], rows: Sequence[Sequence[Cell]], source: 
     return table(heads, rows, name="Faithfulness of each surrogate", export=file, kind="snug")
 
 
-def _with_range(row: Mapping[str, Any], key: str, shown: Any = number) -> Cell:
-    """A figure with its interval."""
-    value = field_of(row, key)
-    span = interval(field_of(row, f"{key}_low"), field_of(row, f"{key}_high"), number if shown is tau else shown)
-    return Cell(join([shown(value), tag("small", span, class_="range") if span else None]), value, True)
-
-
 def _pills(row: Mapping[str, Any], best: bool) -> list[Markup]:
     pills = [tag("span", "best", class_="pill good")] if best else []
-    return pills + ([tag("span", "trivial", class_="pill quiet")] if field_of(row, "trivial") else [])
+    return pills + ([tag("span", "trivial", class_="pill quiet")] if row.get("trivial") else [])
 
 
-def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets: bool, source: Source) -> list[Cell]:
-    mark = forest(
-        row.get("tau"),
-        row.get("tau_low"),
-        row.get("tau_high"),
-        smallest=ends[0],
-        largest=ends[1],
-        kind="best" if best else "",
-    )
+def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], source: Source) -> list[Cell]:
+    taus = (row.get(key) for key in ("tau", "tau_low", "tau_high"))
+    mark = forest(*taus, smallest=ends[0], largest=ends[1], kind="best" if best else "")
     name = source.kernel_mark(row["kernel"])
     pills = _pills(row, best)
-    target = str(field_of(row, "target") or "")
-    fitted = (
-        [Cell(TARGETS.get(target, target), target), _with_range(row, "agreement_wrong", percent)] if targets else []
-    )
+    target = str(row.get("target") or "")
     return [
         Cell(
             join([tag("b", name) if best else name, tag("div", *pills) if pills else None]),
             row["kernel"],
             kind="strong",
         ),
-        *fitted,
-        _with_range(row, "tau", tau),
+        Cell(TARGETS.get(target, target), target),
+        with_range(row, "agreement_wrong", percent, "small"),
+        with_range(row, "tau", tau, "small"),
         Cell(mark),
-        _with_range(row, "agreement", percent),
-        *([Cell(number(field_of(row, "r2_logits")), field_of(row, "r2_logits"), True)] if targets else []),
-        _with_range(row, "tad", _points),
+        with_range(row, "agreement", percent, "small"),
+        *figures(row.get("r2_logits")),
+        with_range(row, "tad", _points, "small"),
         *figures(row.get("r2"), row.get("pearson")),
-        Cell(percent(row.get("accuracy")), row.get("accuracy"), True),
+        *figures(row.get("accuracy"), shown=percent),
         *figures(row.get("ties"), row.get("tau_literal")),
-        Cell(number(row.get("seconds"), 2), row.get("seconds"), True),
+        *figures(row.get("seconds"), digits=2),
     ]
 
 
 def _more(row: Mapping[str, Any], names: Sequence[str]) -> list[Cell]:
     """Additional measures, one column each."""
     values = mapping(row.get("more"))
-    return [Cell(number(values.get(name)), values.get(name), True) for name in names]
+    return figures(*(values.get(name) for name in names))
 
 
 def _plots(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
@@ -142,7 +125,7 @@ def _plots(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
     network = source.array("surrogates.network_probability")
     known = []
     for row in rows:
-        target = str(field_of(row, "target") or "labels")
+        target = str(row.get("target") or "labels")
         values = source.array(f"surrogates.probability.{row['kernel']}" + (f".{target}" if target != "labels" else ""))
         if values is not None and network is not None and values.shape == network.shape:
             known.append((str(row["kernel"]), target, np.asarray(values)))
@@ -249,10 +232,10 @@ def _output_row(row: Mapping[str, Any], best: bool, source: Source) -> list[Cell
     return [
         Cell(join([tag("b", name) if best else name, *_pills(row, best)]), row["kernel"], kind="strong"),
         Cell(TARGETS.get(str(row["target"]), str(row["target"])), row["target"]),
-        _with_range(row, "r2"),
-        _with_range(row, "tau", tau),
+        with_range(row, "r2", number, "small"),
+        with_range(row, "tau", tau, "small"),
         *figures(row["worst_r2"], row["r2_targets"]),
-        Cell(number(row["seconds"], 2), row["seconds"], True),
+        *figures(row["seconds"], digits=2),
     ]
 
 
@@ -264,9 +247,9 @@ def _each(best: Mapping[str, Any] | None, source: Source) -> Markup | None:
     rows = [
         [
             Cell(tag("bdi", source.output_name(row["output"])), source.output_name(row["output"]), kind="strong"),
-            Cell(number(row["r2"]), row["r2"], True),
-            Cell(tau(row["tau"]), row["tau"], True),
-            Cell(number(row["rmse"]), row["rmse"], True),
+            *figures(row["r2"]),
+            *figures(row["tau"], shown=tau),
+            *figures(row["rmse"]),
         ]
         for row in found
     ]

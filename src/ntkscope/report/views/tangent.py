@@ -52,7 +52,7 @@ def _table(readings: list[Mapping[str, Any]], source: Source) -> Markup:
     rows = [
         [
             Cell(NAMES.get(row["name"], row["name"]), row["name"], kind="strong"),
-            Cell(number(row["loss"]), row["loss"], True),
+            *figures(row["loss"]),
             Cell(f"{number(row['loss_low'])} – {number(row['loss_high'])}", row["loss_low"]),
             *figures(row["accuracy"], row["agreement"], shown=percent),
         ]

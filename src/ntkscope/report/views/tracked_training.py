@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ntkscope.report.markup import folded, join, tag
 from ntkscope.report.numbers import whole
-from ntkscope.report.quantile_plots import first_against_last
 from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.timeline import first_against_last
 from ntkscope.report.track import read_track
 from ntkscope.report.tracked import DIAGONAL, HOW, changes_table, facts, moments_table, player
 from ntkscope.report.views.registry import VIEWS

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.markup import Markup, folded, join, tag
-from ntkscope.report.numbers import as_float, interval, number
+from ntkscope.report.numbers import as_float, number
 from ntkscope.report.plots.histogram import Axis, histogram, histogram_frame, histogram_key
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.spectrum_words import layer_sentence, shape_text, stands_out
-from ntkscope.report.tables import Cell, figures, table
+from ntkscope.report.tables import Cell, figures, table, with_range
 from ntkscope.report.views.registry import VIEWS
 
 PICTURES = 24  # matrices with a picture
@@ -124,22 +124,11 @@ def _table(layers: Sequence[Mapping[str, Any]], source: Source) -> Markup:
             Cell(tag("code", layer["name"]), layer["name"]),
             Cell(shape_text([layer["rows"], layer["columns"]]), shape_text([layer["rows"], layer["columns"]])),
             Cell(layer["label"], layer["label"]),
-            *figures(layer["count"], layer["largest"], layer["edge"], _strongest(layer)),
+            *figures(layer["count"], layer["largest"], layer["edge"], max(layer["strengths"], default=None)),
             *figures(layer["p"], layer["holm"], digits=2),
-            Cell(_tail(layer), layer["alpha"], True),
+            with_range(layer, "alpha"),
         ]
         for layer in layers
     ]
     heads = ["Weight", "Shape", "Class", "Spikes", "Largest", "Edge", "Strength", "p", "p, Holm", "Tail exponent"]
     return table(heads, rows, name="Spectra of the weights", export=f"{source.record.name}-spectra.csv", kind="snug")
-
-
-def _strongest(layer: Mapping[str, Any]) -> float | None:
-    return max(layer["strengths"], default=None)
-
-
-def _tail(layer: Mapping[str, Any]) -> Markup | str:
-    if layer["alpha"] is None:
-        return "–"
-    ends = interval(layer["alpha_low"], layer["alpha_high"])
-    return join([number(layer["alpha"]), tag("span", ends, class_="range") if ends else None])

@@ -62,7 +62,7 @@ def run(context: Context) -> Finding[Computed]:
         notes.append(f"The kernel's smallest eigenvalue is {smallest:.2g}: the effect of single-precision rounding.")
     if document["earlier"]:
         notes.append(f"The X-ray was interrupted and resumed {len(document['earlier'])} times.")
-    expected, spent = context.plan.seconds, context.record.wall_seconds
+    expected, spent = context.plan.expected_seconds, context.record.wall_seconds
     return Finding(
         Computed(
             command=document["command"],
