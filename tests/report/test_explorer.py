@@ -181,14 +181,3 @@ def test_published_measured_and_verdict_are_in_view_together(width: int, visit: 
     top, bottom = min(box["y"] for box in boxes), max(box["y"] + box["height"] for box in boxes)
     assert bottom - top < 400
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
-
-
-@pytest.mark.guard
-@pytest.mark.parametrize("width", [1440, 768, 390])
-def test_three_widths(width: int, visit: Open, written: Made) -> None:
-    page = visit(written(kind="image"), width=width)
-    assert overflow(page) == 0
-    assert page.locator(".undrawn").count() == 0
-    top = page.locator(".findings").bounding_box()["y"]
-    assert top < 500  # findings are on the first screen
-    assert quiet(page)

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ntkscope as ns
 from ntkscope.core import Claim, Record
 from ntkscope.core.errors import RecordError
 from ntkscope.report import Page, write_index, write_page
 from ntkscope.report.result import LARGEST
-from report.fixtures.xray import HOSTILE, KERNELS, write_xray
+from report.fixtures.xray import HOSTILE, write_xray
 
 Made = Callable[..., Path]
 
@@ -43,12 +42,6 @@ def test_a_page_draws_all_sections_and_is_small(kind: str, made: Made, tmp_path:
     for title in ("Summary", "Surrogates", "Explain a prediction", "Data problems", "Where it lives"):
         assert f"</span>{title}</h2>" in page
     assert out.stat().st_size < 1_000_000
-
-
-def test_beside_the_record_by_default(tmp_path: Path) -> None:
-    folder = write_xray(tmp_path / "x", train=60, test=30)
-    assert write_page(folder) == folder / "page.html"
-    assert Record.open(folder).status == "done"
 
 
 def test_nothing_comes_from_outside(made: Made) -> None:
@@ -187,11 +180,6 @@ def test_a_record_may_hold_anything(wrong: object, tmp_path: Path) -> None:
     record = Record.resume(folder)
     record.put(sections=wrong)
     assert "<h1>" in Page(folder).html
-
-
-def test_the_room_is_public() -> None:
-    assert ns.report.write_page is write_page
-    assert set(KERNELS) <= set(ns.KERNELS)
 
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"><script>alert(1)</script><circle r="9"/></svg>'

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 import ntkscope as ns
-from ntkscope.cli._datamodule import is_datamodule, loaders_of
+from ntkscope.cli._factories import is_datamodule, loaders_of
 from ntkscope.core import UsageError
 from ntkscope.core.model.loading import collect, in_order
 
@@ -100,7 +100,7 @@ def run(folder: Path, *words: str, seconds: int = 90) -> tuple[ns.Record, str]:
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param("theirs:Classifier", marks=pytest.mark.nightly),
+        pytest.param("theirs:Classifier", marks=pytest.mark.guard),
         pytest.param("theirs:network", marks=pytest.mark.nightly),
     ],
 )

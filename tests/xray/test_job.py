@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -249,68 +243,6 @@ def test_a_section_that_fails_does_not_take_the_others_with_it(tmp_path: Path, m
 
 
 @pytest.mark.guard
-def test_an_interrupt_is_gone_on_from(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    real = surrogates._row
-
-    def interrupt(context: object, name: str, target: str) -> object:
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        made.append(name)
-        return real(context, name, target)
-
-    monkeypatch.setattr(surrogates, "_row", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        xrayed(tmp_path, kernels=["ck"])
-    stopped = Record.open(tmp_path)
-    assert stopped.status == "interrupted"
-    assert stopped.metrics["section:surrogates"]["why"] == "not reached yet"
-    kept = (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime_ns
-    monkeypatch.undo()
-    whole = xrayed(tmp_path, kernels=["ck"])
-    assert whole.status == "done"
-    assert (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime_ns == kept
-    assert any("interrupted and resumed" in note for note in data(whole, "computed")["notes"])
-    for name in ("surrogates.logits.ck", "surrogates.logits.ck.logits", "kernel.eigenvalues"):
-        np.testing.assert_allclose(whole.arrays[name], record.arrays[name], rtol=1e-10, atol=1e-12)
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from typing import Any
-sys.path[:0] = [{tests!r}]
-from xray.small import xrayed
-from ntkscope.xray.sections import problems
-import time
-def wait(*_):
-    print("here", flush=True)
-    time.sleep(60)
-problems.duplicates = wait
-xrayed(Path({folder!r}), kernels=["ck"])
-"""
-
-
-@pytest.mark.guard
-def test_a_kill_is_gone_on_from(tmp_path: Path) -> None:
-    tests = str(Path(__file__).parents[1])
-    code = KILLED.format(tests=tests, folder=str(tmp_path))
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "here\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    stopped = json.loads((tmp_path / "record.json").read_text())
-    assert stopped["status"] == "running"
-    assert stopped["metrics"]["section:surrogates"]["status"] == "done"
-    begin = time.time()
-    record = xrayed(tmp_path, kernels=["ck"])
-    assert record.status == "done"
-    assert record.metrics["section:problems"]["status"] == "done"
-    assert (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime < begin
-
-
-@pytest.mark.guard
 def test_more_than_fits_is_sampled_by_class_and_said(tmp_path: Path) -> None:
     record = xrayed(tmp_path, max_train=20, max_test=12, kernels=["ck"])
     used = record.metrics["data"]
@@ -368,15 +300,19 @@ def test_refusals(tmp_path: Path, change: dict, message: str) -> None:
     assert not (tmp_path / "record.json").exists()  # the next attempt, put right, finds a free folder
 
 
-def test_inputs_the_model_does_not_take_are_refused(tmp_path: Path) -> None:
+def test_data_that_do_not_fit_the_network_are_refused(tmp_path: Path) -> None:
     train, test = blobs()
     narrow = Part(train.x[:, :3], train.y)
-    with pytest.raises(UsageError, match=r"inputs of train of shape \(2, 3\) float32"):
-        ns.xray(network(), narrow, test, tmp_path, progress=False)
-    with pytest.raises(UsageError, match="inputs of test"):
-        ns.xray(network(), train, narrow, tmp_path, progress=False)
-    with pytest.raises(UsageError, match="at least 2"):
-        ns.xray(network(), train, Part(test.x[:1], test.y[:1]), tmp_path, progress=False)
+    one = Part(train.x, torch.zeros(len(train), dtype=torch.int64))
+    for parts, message in (
+        ((narrow, test), r"inputs of train of shape \(2, 3\) float32"),
+        ((train, narrow), "inputs of test"),
+        ((train, Part(test.x[:1], test.y[:1])), "at least 2"),
+        (blobs(classes=4), "labels 0 to 3, and the network has 3"),
+        ((one, test), "one class only"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ns.xray(network(), *parts, tmp_path, progress=False)
 
 
 @pytest.mark.guard
@@ -408,16 +344,6 @@ def test_more_classes_than_a_picture_has_rows(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(kernel, "DECOMPOSED", 2)
     record = xrayed(tmp_path, kernels=[], initial=None)
     assert data(record, "kernel")["rows"] == 3
-
-
-def test_labels_beyond_the_network_are_refused(tmp_path: Path) -> None:
-    train, test = blobs(classes=4)
-    with pytest.raises(UsageError, match="labels 0 to 3, and the network has 3"):
-        ns.xray(network(3), train, test, tmp_path, progress=False)
-    train, test = blobs(classes=3)
-    one = Part(train.x, torch.zeros(len(train), dtype=torch.int64))
-    with pytest.raises(UsageError, match="one class only"):
-        ns.xray(network(3), one, test, tmp_path, progress=False)
 
 
 def test_order() -> None:

@@ -135,14 +135,6 @@ def test_deep_layers_show_the_patches_that_project_most(images: Images) -> None:
     assert bool((scaled == torch.from_numpy(stored[..., 0].astype(np.float32))).flatten(1).all(1).any())
 
 
-def test_it_is_drawn(images: Images) -> None:
-    page = ns.report.write_page(images[0].folder).read_text()
-    assert "undrawn" not in page
-    assert "What each layer looks for" in page
-    assert page.count('class="direction"') == 4 + 8 + 4  # the input's, both sides of the first layer's, deep windows
-    assert page.count('class="patch"') == 2 * 4 * 5 + 2 * 5
-
-
 @pytest.mark.guard
 def test_chosen_parameters_alone(tmp_path: Path) -> None:
     train, test = waves(30)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -97,12 +96,6 @@ def test_no_time_at_all_is_said_and_not_hidden() -> None:
     made = plan(0.01)
     assert made.train >= 20
     assert "more than the budget" in made.text[-1]
-
-
-def test_a_plan_comes_back_from_the_record() -> None:
-    made = plan(60)
-    again = Plan.from_record(json.loads(json.dumps(made.to_record())))
-    assert (again.kernels, again.train, again.test, again.text) == (made.kernels, made.train, made.test, made.text)
 
 
 def test_rates_are_measured() -> None:

@@ -17,7 +17,7 @@ from ntkscope.xray.comparison import compare
 from ntkscope.xray.items import collect_both
 from ntkscope.xray.sections import explain, problems, summary, surrogates
 from ntkscope.xray.task import task_of
-from xray.small import SECTIONS_OF_A_CLASSIFIER, blobs, found_in, network, regressed, trained, waves
+from xray.small import found_in, network, regressed, waves
 
 
 def states(record: ns.Record) -> dict[str, str]:
@@ -197,15 +197,6 @@ def test_it_is_resumed_and_not_compared(two: Any, tmp_path: Path) -> None:
     assert any("already holds this X-ray" in line for line in said)
     with pytest.raises(UsageError, match="X-ray of a regression"):
         compare(record, record, tmp_path / "both")
-
-
-def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
-    train, test = blobs(30)
-    _, model = trained(train)
-    record = ns.xray(model, Part(train.x, train.y.double()), test, tmp_path, kernels=["ck"], progress=False)
-    assert "task" not in record.config
-    assert list(states(record)) == SECTIONS_OF_A_CLASSIFIER
-    assert set(states(record).values()) == {"done"}
 
 
 # -- surrogates and trust -------------------------------------------------------------------------------------------------

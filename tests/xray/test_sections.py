@@ -22,93 +22,18 @@ from ntkscope.xray.result import Result
 from ntkscope.xray.sections import confusion, explain, tangent
 from xray.small import blobs, only, trained, xrayed
 
-
-class TestSummary(SectionContract):
-    name = "summary"
-
-
-class TestConfusion(SectionContract):
-    name = "confusion"
-
-
-class TestSurrogates(SectionContract):
-    name = "surrogates"
-
-
-class TestExplain(SectionContract):
-    name = "explain"
-
-
-class TestProblems(SectionContract):
-    name = "problems"
-
-
-class TestKernel(SectionContract):
-    name = "kernel"
-
-
-class TestTangent(SectionContract):
-    name = "tangent"
-
-
-class TestLayers(SectionContract):
-    name = "layers"
-
-
-class TestLayerFeatures(SectionContract):
-    name = "layer_features"
-
-
-class TestComputed(SectionContract):
-    name = "computed"
-
-
-class OfRegression(SectionContract):
-    task = "regression"
-
-
-class TestOutputSummary(OfRegression):
-    name = "output_summary"
-
-
-class TestSpectra(SectionContract):
-    name = "weight_spectra"
-
-
-class TestRepresentations(SectionContract):
-    name = "representations"
-
-
-class TestTraining(SectionContract):
-    name = "tracked_training"
-
-
-class TestSpectraOfRegression(OfRegression):
-    name = "weight_spectra"
-
-
-class TestLayerFeaturesOfRegression(OfRegression):
-    name = "layer_features"
-
-
-class TestOutputSurrogates(OfRegression):
-    name = "output_surrogates"
-
-
-class TestOutputExplain(OfRegression):
-    name = "output_explain"
-
-
-class TestOutputProblems(OfRegression):
-    name = "output_problems"
-
-
-class TestKernelOfRegression(OfRegression):
-    name = "kernel"
-
-
-class TestLayersOfRegression(OfRegression):
-    name = "layers"
+SHARED = ["kernel", "layers", "layer_features", "weight_spectra", "shift"]
+FORMS = {
+    "classification": [
+        *("summary", "confusion", "surrogates", "explain", "problems", "tangent", "representations", "computed"),
+        *("tracked_training", *SHARED),
+    ],
+    "regression": ["output_summary", "output_surrogates", "output_explain", "output_problems", *SHARED],
+}
+for _task, _names in FORMS.items():
+    for _name in _names:
+        _class = f"Test{_name.title().replace('_', '')}Of{_task.title()}"
+        globals()[_class] = type(_class, (SectionContract,), {"name": _name, "task": _task})
 
 
 def test_canary_a_field_that_is_none_is_noticed() -> None:

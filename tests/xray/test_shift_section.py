@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from contracts.section import SectionContract
 from ntkscope.core import Part, Record, UsageError, generator
 from ntkscope.core.errors import RecordError
 from ntkscope.data.transforms.translation import shift_images
@@ -20,15 +19,6 @@ from ntkscope.xray.result import Result
 from ntkscope.xray.sections import shift
 from ntkscope.xray.sections.shift import initial_vectors, input_vectors
 from xray.small import blobs, only, trained
-
-
-class TestShift(SectionContract):
-    name = "shift"
-
-
-class TestShiftOfRegression(SectionContract):
-    name = "shift"
-    task = "regression"
 
 
 def read(record: Record) -> shift.Shifts:
@@ -138,15 +128,3 @@ def test_memorisation_is_no_shift(tmp_path: Path) -> None:
 def test_test_items_moved_by_a_pixel_are_shifted(tmp_path: Path) -> None:
     found = [memorising(seed, 0.0, 1, tmp_path / str(seed)) for seed in range(20)]
     assert sum(each.judged[0].verdict == "shift" for each in found) >= 18
-
-
-@pytest.mark.nightly
-def test_two_splits_of_each(tmp_path: Path) -> None:
-    still = [memorising(seed, 0.4, 0, tmp_path / f"still{seed}") for seed in range(2)]
-    assert all(each.memorisation.verdict == shift.MEMORISED for each in still)
-    moved = [memorising(seed, 0.0, 1, tmp_path / f"moved{seed}") for seed in range(2)]
-    assert all(each.judged[0].verdict == "shift" for each in moved)
-
-
-def test_margins_and_the_verdict_on_memorisation() -> None:
-    assert shift.margins(np.array([[1.0, 4.0, 2.0]]), np.array([2])).tolist() == [-2.0]

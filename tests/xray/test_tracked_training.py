@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.cli import main
 from ntkscope.core import Part, Record, UsageError
 from ntkscope.core.errors import RecordError
 from ntkscope.xray.sections import computed, tracked_training, weight_spectra
@@ -157,12 +156,6 @@ def test_a_large_record_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert rows[0]["values"][:50] == whole[0]["values"][:50]
     assert "100 values were copied" in ns.report.write_page(tmp_path / "x").read_text()
     assert thinned({"values": "none"}, 5) == {"values": "none"}
-
-
-def test_the_command_takes_it(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["xray", "--demo", "--tracked", str(tmp_path)])
-    assert left.value.code == 2
 
 
 @pytest.mark.guard

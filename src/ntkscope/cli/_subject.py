@@ -17,7 +17,8 @@ from ntkscope.core.identity import identity
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A network, data as their factory made them, and `made_with`: by what, which is part of the network's identity."""
+    """A network, data as their factory made them, and `made_with`: the factory, its code and its options, which are part of the
+    network's identity: another one is another network."""
 
     network: Any
     tokenizer: Any
@@ -31,15 +32,19 @@ def subject_of(
     model: str,
     weights: Path | None,
     data: str,
-    *,
-    model_option: list[str] | None = None,
-    data_option: list[str] | None = None,
-    data_root: Path | None = None,
-    tokenizer: str | None = None,
-    seed: int = 0,
+    model_option: list[str] | None,
+    data_option: list[str] | None,
+    data_root: Path | None,
+    tokenizer: str | None,
+    seed: int,
 ) -> Subject:
     """Everything these options name, made and loaded; a network's factory may bring its tokenizer along."""
-    told = made_with(model, model_option)
+    factory = identity(imported(model, "model")) if ":" in model else ""
+    told = {
+        "factory": model,
+        "code": factory,
+        **{f"model {key}": value for key, value in options(model_option).items()},
+    }
     network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
     if isinstance(network, tuple) and len(network) == 2:
         network, words = network[0], words or network[1]
@@ -58,13 +63,3 @@ def subject_of(
     root = None if data_root is None else str(data_root)
     train, test, classes = data_of(data, options(data_option), root, seed)
     return Subject(network, words, train, test, classes, told)
-
-
-def made_with(model: str, model_option: list[str] | None) -> dict[str, Any]:
-    """What the command line makes a network with: the factory, its code and its options; another one is another network."""
-    factory = identity(imported(model, "model")) if ":" in model else ""
-    return {
-        "factory": model,
-        "code": factory,
-        **{f"model {key}": value for key, value in options(model_option).items()},
-    }

@@ -59,16 +59,7 @@ def kernel(
 ) -> None:
     """Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing."""
     checked = certified(certify)
-    about = subject_of(
-        model,
-        weights,
-        data,
-        model_option=model_option,
-        data_option=data_option,
-        data_root=data_root,
-        tokenizer=tokenizer,
-        seed=seed,
-    )
+    about = subject_of(model, weights, data, model_option, data_option, data_root, tokenizer, seed)
     network = about.network
     network.made_with = dict(about.made_with)  # part of its identity, by which a store knows it again
     rows, columns = _sides(about, (part, limit), (against, against_limit))

@@ -88,16 +88,7 @@ def xray(
             f"--model {model} came without --weights, so its weights are random; expected --weights with those of its training,"
             " or --untrained to X-ray it as it is"
         )
-    about = subject_of(
-        model,
-        weights,
-        data,
-        model_option=model_option,
-        data_option=data_option,
-        data_root=data_root,
-        tokenizer=tokenizer,
-        seed=seed,
-    )
+    about = subject_of(model, weights, data, model_option, data_option, data_root, tokenizer, seed)
     root = None if data_root is None else str(data_root)
     settings = Settings(
         initial=initial_weights,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -72,6 +72,12 @@ class Row(Result):
     more: Mapping[str, float] = field(default_factory=dict, metadata={"optional": True})
 
     @property
+    def in_short(self) -> list[str]:
+        """Its figures for a terminal."""
+        errors = f"{100 * self.agreement_wrong:.1f} %" if self.wrong else "-"
+        return [f"{100 * self.accuracy:.2f} %", f"{100 * self.agreement:.2f} %", errors, f"{self.tau:.3f}"]
+
+    @property
     def said(self) -> str:
         """How faithful it is, as the end of a sentence."""
         scores = f": τ between {self.tau_low:.2f} and {self.tau_high:.2f}" if not math.isnan(self.tau) else ""
@@ -115,6 +121,11 @@ class OutputRow(Result):
     outputs: tuple[OfOutput, ...]
 
     @property
+    def in_short(self) -> list[str]:
+        """Its figures for a terminal."""
+        return [f"{value:.3f}" for value in (self.r2, self.tau, self.r2_targets)]
+
+    @property
     def said(self) -> str:
         """How faithful it is, as the end of a sentence."""
         return f": R² {self.r2:.3f} of the network's outputs." if not math.isnan(self.r2) else "."
@@ -124,6 +135,7 @@ class OutputRow(Result):
 class Ratings(Result):
     """Two rows per kernel, the fit of the network's own outputs first, in the order of the plan."""
 
+    HEADS: ClassVar[tuple[str, ...]]
     table: tuple[Row, ...] | tuple[OutputRow, ...]
 
     @property
@@ -138,44 +150,26 @@ class Ratings(Result):
 
     def in_short(self) -> list[str]:
         """The table for a terminal."""
-        raise NotImplementedError
+        rows = [self.HEADS, *([row.kernel, row.target, *row.in_short] for row in self.table)]
+        return [" ".join([f"{cells[0]:>12}", *(f"{cell:>10}" for cell in cells[1:])]) for cells in rows]
 
 
 @dataclass(frozen=True)
 class Surrogates(Ratings):
     """Of a classifier; `network_accuracy`: on the test items."""
 
+    HEADS = ("surrogate", "fitted to", "accuracy", "agreement", "on errors", "Kendall τ")
     table: tuple[Row, ...]
     network_accuracy: float
-
-    def in_short(self) -> list[str]:
-        heads = ("surrogate", "fitted to", "accuracy", "agreement", "on errors", "Kendall τ")
-        lines = [" ".join(f"{head:>{12 if head == heads[0] else 10}}" for head in heads)]
-        for row in self.table:
-            errors = f"{100 * row.agreement_wrong:.1f} %" if row.wrong else "-"
-            lines.append(
-                f"{row.kernel:>12} {row.target:>10} {100 * row.accuracy:>8.2f} % {100 * row.agreement:>8.2f} % {errors:>10}"
-                f" {row.tau:>10.3f}"
-            )
-        return lines
 
 
 @dataclass(frozen=True)
 class OutputSurrogates(Ratings):
     """Of a regression; `network_r2`: of the targets, their mean."""
 
+    HEADS = ("surrogate", "fitted to", "R²", "Kendall τ", "R² targets")
     table: tuple[OutputRow, ...]
     network_r2: float
-
-    def in_short(self) -> list[str]:
-        head = f"{'surrogate':>12} {'fitted to':>10} {'R²':>10} {'Kendall τ':>10} {'R² targets':>11}"
-        return [
-            head,
-            *(
-                f"{row.kernel:>12} {row.target:>10} {row.r2:>10.3f} {row.tau:>10.3f} {row.r2_targets:>11.3f}"
-                for row in self.table
-            ),
-        ]
 
 
 def most_faithful(rows: Sequence[Row | OutputRow]) -> Row | OutputRow | None:
