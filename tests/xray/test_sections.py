@@ -62,7 +62,7 @@ def test_only_a_sections_own_file_names_it() -> None:
 def test_points_without_which_a_class_scores_lower(tmp_path: Path) -> None:
     """As a ridge regression on the labels, fitted again without the point, says."""
     with only(explain.SECTION):
-        record = xrayed(tmp_path)
+        record = xrayed(tmp_path, kernels=["ck"])
     data = record.metrics["section:explain"]["data"]
     K, near = (np.asarray(record.arrays[f"kernels.trntk0.{side}"], dtype=np.float64) for side in ("train", "test"))
     own = np.sqrt(np.diag(K))
