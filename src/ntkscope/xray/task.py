@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,8 +45,6 @@ class Task(ABC):
     stratum: ClassVar[str]
     lacking: ClassVar[str]
     check_order: ClassVar[str]  # what to check of a network that is at chance
-    trust: ClassVar[Callable[[Any, int], Trust]]  # of a surrogate's row and how many test items
-    item_trust: ClassVar[Callable[[Array, Array, int], Array]]  # of each test item's explanation
 
     @property
     def fits(self) -> tuple[str, str]:
@@ -96,6 +94,16 @@ class Task(ABC):
     @abstractmethod
     def closeness(self, surrogate: Array, network: Array, y: Array) -> dict[str, float]:
         """How close a surrogate comes to the network; empty where that is undefined."""
+
+    @staticmethod
+    @abstractmethod
+    def trust(row: Any, items: int) -> Trust:
+        """How far the surrogate of that row may be trusted on the whole."""
+
+    @staticmethod
+    @abstractmethod
+    def item_trust(surrogate: Array, network: Array, page: int) -> Int64[np.ndarray, " m"]:
+        """How far each test item's explanation may be trusted."""
 
     def _names(self, names: Sequence[str], count: int, what: str, of: str, one: str) -> tuple[str, ...]:
         if len(names) != count:
@@ -205,7 +213,8 @@ class Classification(Task):
             return {}
         return {"tau": tau, "agreement": agreement(surrogate, network)}
 
-    trust, item_trust = staticmethod(page_trust), staticmethod(item_trust)
+    trust = staticmethod(page_trust)
+    item_trust = staticmethod(item_trust)
 
 
 class Regression(Task):
@@ -280,7 +289,8 @@ class Regression(Task):
         taus = [kendall(surrogate[:, k], network[:, k]).tau_b for k in range(network.shape[1])]
         return {} if np.isnan(taus).all() else {"tau": float(np.nanmean(taus))}
 
-    trust, item_trust = staticmethod(output_trust), staticmethod(item_output_trust)
+    trust = staticmethod(output_trust)
+    item_trust = staticmethod(item_output_trust)
 
 
 CLASSIFICATION, REGRESSION = Classification(), Regression()
