@@ -58,7 +58,8 @@ def rows(source: Source) -> list[Mapping[str, Any]]:
     scores, labels = source.label_scores, source.array("labels.train")
     if scores is None or labels is None or labels.shape != scores.shape:
         return []
-    suggested, shares = (_like(source.array(f"problems.{name}"), scores) for name in ("suggested", "share"))
+    both = (source.array(f"problems.{name}") for name in ("suggested", "share"))
+    suggested, shares = (None if each is None or each.shape != scores.shape else each for each in both)
     found: list[Mapping[str, Any]] = []
     for i in np.argsort(-scores, kind="stable").tolist():
         label, other = int(labels[i]), None if suggested is None else int(suggested[i])
@@ -90,10 +91,6 @@ def in_csv(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
-
-
-def _like(values: np.ndarray | None, scores: np.ndarray) -> np.ndarray | None:
-    return None if values is None or values.shape != scores.shape else values
 
 
 def _finite(value: Any) -> float | None:

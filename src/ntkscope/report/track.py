@@ -108,7 +108,16 @@ def read_track(record: Record, prefix: str = "") -> Track:
     """
     troubles: list[str] = []
     rows = {name: list(_rows(record, prefix + name, troubles)) for name in SERIES}
-    moments = {row["moment"]: _moment(row) for row in rows["moments"]}
+    timed = ("step", "loss", "seconds", "cost", "probe_items")
+    moments = {
+        row["moment"]: Moment(
+            row["moment"],
+            **{key: as_float(row.get(key)) for key in timed},
+            waited=row.get("waited"),
+            note=str(row.get("note") or ""),
+        )
+        for row in rows["moments"]
+    }
     tests = {(str(row.get("of")), row["moment"]): row for row in rows["spikes"]}
     looks: dict[str, dict[int, Look]] = {}
     about: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -120,7 +129,8 @@ def read_track(record: Record, prefix: str = "") -> Track:
         looks.setdefault(of, {}).update(
             {moment: look} if len(look.values) else {}
         )  # none: a note of the moment says why
-        about[of] = (str(row.get("kind")), _shape(row.get("shape")))
+        shape = tuple(int(side) for side in _numbers(row.get("shape")) if math.isfinite(side))
+        about[of] = (str(row.get("kind")), shape)
     measures = _measures(by_layer(rows["alignment"]))
     for of in measures:
         looks.setdefault(of, {})
@@ -142,11 +152,6 @@ def _rows(record: Record, name: str, troubles: list[str]) -> Iterator[dict[str, 
                 yield row
     except RecordError as error:
         troubles.append(str(error))
-
-
-def _moment(row: Mapping[str, Any]) -> Moment:
-    numbers = {key: as_float(row.get(key)) for key in ("step", "loss", "seconds", "cost", "probe_items")}
-    return Moment(row["moment"], **numbers, waited=row.get("waited"), note=str(row.get("note") or ""))
 
 
 def _look(row: Mapping[str, Any], test: Mapping[str, Any]) -> Look:
@@ -181,10 +186,6 @@ def _alignments(value: Any) -> tuple[float, ...]:
         return ()
     each = (_numbers(item) if isinstance(item, (list, tuple)) else (as_float(item),) for item in value)
     return tuple(max((x for x in found if math.isfinite(x)), default=math.nan) for found in each)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(int(side) for side in _numbers(value) if math.isfinite(side))
 
 
 def by_layer(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -118,12 +117,14 @@ class Comparison(Result):
 def compare(a: Record | str | Path, b: Record | str | Path, out: str | Path) -> Record:
     """Compare two X-rays and write the result as a record into `out`; `ntkscope.report.write_page(out)` makes its page."""
     first, second = (_opened(each) for each in (a, b))
-    with Record.create(
-        out, kind=KIND, name=f"{first.folder.name} and {second.folder.name}", config=_config(first, second)
-    ) as record:
+    config = {k: {"folder": str(x.folder), "record": record_id(x)} for k, x in (("a", first), ("b", second))}
+    name = f"{first.folder.name} and {second.folder.name}"
+    with Record.create(out, kind=KIND, name=name, config=config) as record:
         names = {**first.metrics.get("kernel_names", {}), **second.metrics.get("kernel_names", {})}
+        classes = [list(map(str, each.metrics.get("data", {}).get("classes", []))) for each in (first, second)]
         found = comparison(first, second)
-        record.put(comparison=found.to_record(), classes=_classes(first, second), kernel_names=names)
+        same = classes[0] if classes[0] == classes[1] else []
+        record.put(comparison=found.to_record(), classes=same, kernel_names=names)
     return record
 
 
@@ -160,18 +161,6 @@ def _opened(record: Record | str | Path) -> Record:
             f"{found.folder} holds the X-ray of a regression; expected one of a classifier: only these are compared"
         )
     return found
-
-
-def _config(a: Record, b: Record) -> dict[str, Any]:
-    return {
-        "a": {"folder": str(a.folder), "record": record_id(a)},
-        "b": {"folder": str(b.folder), "record": record_id(b)},
-    }
-
-
-def _classes(a: Record, b: Record) -> list[str]:
-    names = [record.metrics.get("data", {}).get("classes", []) for record in (a, b)]
-    return [str(name) for name in names[0]] if list(names[0]) == list(names[1]) else []
 
 
 def _side(record: Record) -> Side:

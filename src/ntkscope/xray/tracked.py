@@ -47,7 +47,7 @@ class Tracked:
         mine = matrices(model)
         told = [
             math.isclose(
-                _norm(row["values"]), float(as_matrix(mine[name]).double().norm()), rel_tol=SAME, abs_tol=1e-12
+                math.hypot(*row["values"]), float(as_matrix(mine[name]).double().norm()), rel_tol=SAME, abs_tol=1e-12
             )
             for name, row in self.last.items()
             if not row.get("left_out") and row.get("values")
@@ -83,7 +83,9 @@ def tracked_training(folder: str | Path | None, model: nn.Module) -> Tracked | N
         for row in record.series("spectra"):
             if str(row.get("of", "")).startswith(WEIGHTS) and isinstance(row.get("shape"), list):
                 last[str(row["of"]).removeprefix(WEIGHTS)] = row
-    _check_shapes(record, model)
+    written = record.config.get("parameters")  # the tracker may have watched kernels alone
+    if isinstance(written, Mapping) and written:
+        _renamed(dict(written), {name: list(p.shape) for name, p in model.named_parameters()}, record.folder)
     renamed = _renamed(
         {name: row["shape"] for name, row in last.items()},
         {name: list(as_matrix(weight).shape) for name, weight in matrices(model).items()},
@@ -91,13 +93,6 @@ def tracked_training(folder: str | Path | None, model: nn.Module) -> Tracked | N
     )
     size = sum(record.series(name).path.stat().st_size for name in held)
     return Tracked(record, size, len(record.series("moments")), {renamed[name]: row for name, row in last.items()})
-
-
-def _check_shapes(record: Record, model: nn.Module) -> None:
-    """Compare every parameter, where the tracker wrote their shapes: it may have watched kernels alone."""
-    told = record.config.get("parameters")
-    if isinstance(told, Mapping) and told:
-        _renamed(dict(told), {name: list(p.shape) for name, p in model.named_parameters()}, record.folder)
 
 
 def _renamed(told: Mapping[str, Any], mine: Mapping[str, list[int]], folder: str | Path) -> dict[str, str]:
@@ -124,7 +119,3 @@ def _renamed(told: Mapping[str, Any], mine: Mapping[str, list[int]], folder: str
 
 def _size(shape: Any) -> str:
     return " × ".join(map(str, shape))
-
-
-def _norm(values: list[float]) -> float:
-    return math.sqrt(sum(value * value for value in values))

@@ -18,10 +18,11 @@ def computed(section: Section, source: Source) -> Drawing:
     """The command first, then what is needed to reproduce the numbers."""
     data = section.data
     notes = [tag("li", note) for note in data.get("notes") or []]
+    seeds = {f"seed of {name}": seed for name, seed in (data.get("seeds") or {}).items()}
     cards = [
         _card("Numerical health", data.get("health")),
         _card("Versions", data.get("versions")),
-        _card("Seeds and machine", {**_seeds(data.get("seeds") or {}), **_machine(data)}),
+        _card("Seeds and machine", {**seeds, **_machine(data)}),
     ]
     plan = source.metrics.get("plan")
     return Drawing(
@@ -37,10 +38,6 @@ def computed(section: Section, source: Source) -> Drawing:
     )
 
 
-def _seeds(seeds: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"seed of {name}": seed for name, seed in seeds.items()}
-
-
 def _machine(data: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: data[key] for key in ("device", "platform", "threads", "commit") if data.get(key)}
     commit, mark, changed = str(found.get("commit", "")).partition("+")
@@ -53,15 +50,20 @@ def _times(timings: Sequence[Any]) -> Markup | None:
     sections = [(what.removeprefix("section "), seconds) for what, seconds in found if what.startswith("section ")]
     steps = [(what, seconds) for what, seconds in found if not what.startswith("section ")]
     cards = [
-        tag("div", tag("h3", title), bars([_bar(*row) for row in rows], label=title), class_="card")
+        tag(
+            "div",
+            tag("h3", title),
+            bars([Bar(what, time, _seconds(time)) for what, time in rows], label=title),
+            class_="card",
+        )
         for title, rows in (("Time by section", sections), ("Time by step", steps))
         if rows
     ]
     return tag("div", *cards, class_="pair") if cards else None
 
 
-def _bar(what: str, seconds: Any) -> Bar:
-    return Bar(what, seconds, duration(seconds) if isinstance(seconds, (int, float)) else number(seconds))
+def _seconds(value: Any) -> str:
+    return duration(value) if isinstance(value, (int, float)) else number(value)
 
 
 def _card(title: str, pairs: Mapping[str, Any] | None) -> Markup | None:

@@ -11,7 +11,7 @@ import numpy as np
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number
 from ntkscope.report.plots import Frame, Line, Scale, heatmap, lines
-from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.source import Drawing, Section, Source, mapping
 from ntkscope.report.views._directions import directions
 from ntkscope.report.views.registry import VIEWS
 
@@ -29,7 +29,10 @@ def kernel(section: Section, source: Source) -> Drawing:
     data = section.data
     initial = data.get("initial") or {}
     tiles = [_tile(name, words, data.get(key), _was(initial, key)) for key, name, words in _tiles(source)]
-    tiles += [_tile(name, "another measure of the kernel and the labels", value) for name, value in _more(data).items()]
+    tiles += [
+        _tile(name, "another measure of the kernel and the labels", value)
+        for name, value in mapping(data.get("more")).items()
+    ]
     if initial:
         moved = (
             "1 − cosine between the kernels before and after training, with what all items have in common; the rotation in the"
@@ -50,11 +53,6 @@ def _tiles(source: Source) -> list[tuple[str, str, str]]:
     if not source.regression:
         return list(TILES)
     return [(key, name.replace("labels", "targets"), words.replace("labels", "targets")) for key, name, words in TILES]
-
-
-def _more(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = data.get("more")
-    return found if isinstance(found, Mapping) else {}
 
 
 def _was(initial: Mapping[str, Any], key: str) -> str | None:

@@ -126,8 +126,11 @@ def _card(layer: Mapping[str, Any], kind: str, source: Source) -> Markup:
     mark = None
     if layer["correlation"] is not None:
         rho = number(layer["correlation"])
-        drawn = forest(layer["correlation"], layer["low"], layer["high"], smallest=_smallest(layer), largest=1)
-        mark = tag("p", tag("b", f"ρ {rho}"), drawn, tag("span", _pill(layer), class_="of-rho"), class_="rho")
+        least = -1.0 if min(as_float(layer["correlation"]), as_float(layer["low"])) < 0 else 0.0
+        drawn = forest(layer["correlation"], layer["low"], layer["high"], smallest=least, largest=1)
+        word, kind_of = ("above chance", "good") if above_chance(layer) else ("as by chance", "quiet")
+        pill = tag("span", tag("span", word, class_=f"pill {kind_of}"), class_="of-rho")
+        mark = tag("p", tag("b", f"ρ {rho}"), drawn, pill, class_="rho")
     shape = [layer["rows"], layer["columns"]] if layer["kind"] != "input" else list(layer["shape"])
     return tag(
         "div",
@@ -137,16 +140,6 @@ def _card(layer: Mapping[str, Any], kind: str, source: Source) -> Markup:
         tag("div", *sides, class_="looks") if sides else None,
         class_="card",
     )
-
-
-def _smallest(layer: Mapping[str, Any]) -> float:
-    """Where the axis of the mark begins: at 0 unless a value lies below."""
-    return -1.0 if min(as_float(layer["correlation"]), as_float(layer["low"])) < 0 else 0.0
-
-
-def _pill(layer: Mapping[str, Any]) -> Markup:
-    above = above_chance(layer)
-    return tag("span", "above chance" if above else "as by chance", class_=f"pill {'good' if above else 'quiet'}")
 
 
 def _side(side: str, layer: Mapping[str, Any], kind: str, source: Source) -> Markup | None:

@@ -23,10 +23,13 @@ def problems(section: Section, source: Source) -> Drawing:
 def _of_labels(data: Mapping[str, Any], source: Source) -> Drawing:
     listed = _contradicted(data.get("mislabelled") or [])
     panel, published = review(listed, source) if listed else (None, {})
+    more, items = len(source.doubtful) - len(listed), source.data.get("train_items")
+    unlisted = f" The {len(listed):,} most doubtful are listed; {more:,} more are in scores.csv." if more > 0 else ""
+    fair = f"; with equal shares each would have {percent(1 / items, 2)}" if isinstance(items, int) and items else ""
     mislabelled = _part(
         "Perhaps mislabelled",
         "Left out of training, these items would be classified differently: a wrong label, or a hard item. Their most"
-        " similar training items are the evidence." + _unlisted(len(listed), source),
+        f" similar training items are the evidence.{unlisted}",
         ["Rank", "Item", "Number", "Label", "Suggested", "Score", "Decision"],
         [_mislabelled(n, row, source) for n, (_, row) in enumerate(listed, 1)],
         source,
@@ -34,9 +37,12 @@ def _of_labels(data: Mapping[str, Any], source: Source) -> Drawing:
     )
     dominating = _part(
         "Dominating",
-        "The training items with the largest influence on the surrogate's predictions" + _equal_share(source),
+        f"The training items with the largest influence on the surrogate's predictions{fair}.",
         ["Rank", "Item", "Number", "Label", "Share"],
-        [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
+        [
+            [*_item(n, row, source), _label(row["label"], source), *figures(row["share"], shown=percent, digits=2)]
+            for n, row in enumerate(data.get("dominating") or [], 1)
+        ],
         source,
     )
     alike = _alike("; if their labels differ, at least one is wrong.", "Labels", data.get("duplicates") or [], source)
@@ -72,11 +78,6 @@ def _alike(words: str, labels: str, pairs: Sequence[Mapping[str, Any]], source: 
     )
 
 
-def _unlisted(listed: int, source: Source) -> str:
-    more = len(source.doubtful) - listed
-    return f" The {listed:,} most doubtful are listed; {more:,} more are in scores.csv." if more > 0 else ""
-
-
 def _files(source: Source) -> Markup | None:
     """The files with the scores of all training items, if they lie beside the page."""
     if not source.files:
@@ -90,11 +91,6 @@ def _files(source: Source) -> Markup | None:
 def _contradicted(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
     """Items whose label is not the class the surrogate predicts, with their places; the record also ranks the others."""
     return [(n, row) for n, row in enumerate(rows) if row["label"] != row["suggested"]]
-
-
-def _equal_share(source: Source) -> str:
-    items = source.data.get("train_items")
-    return f"; with equal shares each would have {percent(1 / items, 2)}." if isinstance(items, int) and items else "."
 
 
 def _part(
@@ -138,10 +134,6 @@ def _mislabelled(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
         *figures(row["score"]),
         Cell(tag("span", "–", data_decision=int(row["index"])), "", kind="decision"),
     ]
-
-
-def _dominating(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
-    return [*_item(n, row, source), _label(row["label"], source), *figures(row["share"], shown=percent, digits=2)]
 
 
 def _doubtful(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:

@@ -218,14 +218,11 @@ def input_vectors(x: Inputs) -> Vectors:
 
 def initial_vectors(initial: nn.Module, x: Inputs, device: torch.device | None) -> Vectors:
     """What the last stage of the initial network puts out, averaged over positions."""
-    found = activations(initial, x, reduce="mean", device=device or _place(initial))
+    own = next((p.device for p in initial.parameters()), torch.device("cpu"))
+    found = activations(initial, x, reduce="mean", device=device or own)
     rows = list(found.values())[-1]
     assert isinstance(rows, Tensor)
     return rows.double().cpu().numpy()
-
-
-def _place(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _narrowed(rows: Tensor) -> Vectors:

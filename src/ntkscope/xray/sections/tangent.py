@@ -71,7 +71,9 @@ def run(context: Context) -> Finding[Tangent]:
     readings = [_reading("network", bounded(answers), goal, answers)]
     refused: dict[str, str] = {}
     modes: dict[str, Callable[[], Tensor]] = {
-        "readout": lambda: _readout(context, part, ridge),
+        "readout": lambda: outputs(
+            retrain_last_layer(context.model, part, alpha=ridge, device=context.device), context.test.x, context.device
+        ),
         "tangent": lambda: _tangent(context, part, ridge),
     }
     for name, solve in modes.items():
@@ -129,11 +131,6 @@ def _reading(name: str, found: Tensor, goal: Tensor, answers: Tensor) -> Reading
         accuracy=float(np.mean((predicted == true).numpy())),
         agreement=float(np.mean((predicted == own).numpy())),
     )
-
-
-def _readout(context: Context, part: Part, ridge: float) -> Tensor:
-    solved = retrain_last_layer(context.model, part, alpha=ridge, device=context.device)
-    return outputs(solved, context.test.x, context.device)
 
 
 def _tangent(context: Context, part: Part, ridge: float) -> Tensor:
