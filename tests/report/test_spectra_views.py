@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from ntkscope.core import Record
 from ntkscope.report.plots.histogram import Axis, bars_path, histogram_frame
 from ntkscope.report.source import Section, Source
 from ntkscope.report.spectrum_words import layer_sentence
-from ntkscope.report.views import draw
 from ntkscope.report.views.weight_spectra import summary, weight_spectra
 from report.browsing import Made
 from report.fixtures.xray import HOSTILE
@@ -166,11 +164,3 @@ def test_axes_of_odd_spectra(values: list[float]) -> None:
     assert counts.sum() + axis.below(np.array(values)) == len(values)
     assert np.isfinite(axis.edges).all()
     assert (np.diff(axis.edges) > 0).all()
-
-
-def test_names_in_a_tracked_training_stay_text(made: Made) -> None:
-    source = Source(Record.open(made(kind="text", hostile=True)))
-    drawn = draw(TestTraining().section(source), source)
-    assert "undrawn" not in drawn.body
-    assert all(name[:12] in unescape(drawn.body) for name in HOSTILE)
-    assert "<img" not in drawn.body

@@ -31,7 +31,7 @@ def precision(found: list[dict[str, Any]], noisy: torch.Tensor) -> float:
     return sum(bool(noisy[entry["original"]]) for entry in found[:planted]) / planted
 
 
-@pytest.mark.nightly
+@pytest.mark.guard
 def test_planted_wrong_labels_are_at_the_top(tmp_path: Path) -> None:
     split = ns.data.load("digits")
     train = label_noise(split.train.take(range(500)), 0.03, classes=10, seed=1)
