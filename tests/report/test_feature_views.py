@@ -16,50 +16,19 @@ from ntkscope.report.plots.direction import pixels_of
 from ntkscope.report.source import Section, Source
 from ntkscope.report.track import by_layer
 from ntkscope.report.views.layer_features import features_summary, layer_features, layer_sentence
+from ntkscope.xray.sections.layer_features import Layer
 from report.browsing import Made
+from report.fixtures.examples import example
 from report.fixtures.xray import HOSTILE
 
-INPUT: dict[str, Any] = {
-    "name": "input",
-    "kind": "input",
-    "rows": 64,
-    "columns": 64,
-    "positions": 1,
-    "shape": [1, 8, 8],
-    "correlation": None,
-    "low": None,
-    "high": None,
-    "p": None,
-    "draws": 0,
-    "centred": None,
-    "agop": [0.6, 0.2],
-    "nfm": [],
-    "overlap": None,
-    "vectors": 0,
-    "items": None,
-    "shown": 0,
-    "patches": None,
-    "patch": [],
-    "size": [],
-    "tokens": [],
-    "reason": "",
-}
+INPUT = example(Layer, name="input", kind="input", rows=64, columns=64, positions=1, shape=[1, 8, 8], agop=[0.6, 0.2])
 RATED = {"correlation": 0.93, "low": 0.45, "high": 0.6, "p": 0.005, "draws": 200, "centred": 0.95, "overlap": 0.9}
 SEEN = {**INPUT, **RATED, "name": "conv1", "kind": "patches", "rows": 6, "columns": 9, "shape": [1, 3, 3]}
 SEEN |= {"agop": [0.4, 0.2], "nfm": [0.5, 0.3], "vectors": 128}
 DEEP = {**SEEN, "name": "conv2", "kind": "deep", "rows": 8, "columns": 36, "shape": [4, 3, 3], "vectors": 164}
 DEEP |= {"items": 0, "shown": 3, "patches": 0, "patch": [3, 3, 1], "size": [7, 7], "correlation": 0.5}
-WORDED = {
-    **DEEP,
-    "name": HOSTILE[0],
-    "shape": [],
-    "columns": 8,
-    "vectors": 320,
-    "items": 12,
-    "patches": None,
-    "patch": [],
-}
-WORDED |= {"tokens": [["good", HOSTILE[0], ""]] * 4}
+WORDED = {**DEEP, "name": HOSTILE[0], "shape": [], "columns": 8, "vectors": 320, "items": 12}
+WORDED |= {"patches": None, "patch": [], "tokens": [["good", HOSTILE[0], ""]] * 4}
 SALIENT = {
     "texts": [{"item": 3, "tokens": ["", HOSTILE[1], "fine", "-ly"], "shares": [0.0, 0.5, 0.3, 0.2]}],
     "words": [{"token": HOSTILE[0], "share": 0.5, "texts": 9, "first": 8}],

@@ -6,57 +6,24 @@ from typing import Any
 
 import pytest
 
-from contracts.dataset import given
 from contracts.view import ViewContract
 from ntkscope.report.views.representations import sentence
+from ntkscope.xray.sections.representations import Layer, Representations
+from report.fixtures.examples import example
 from report.fixtures.xray import HOSTILE
 
-LAYER: dict[str, Any] = {
-    "name": "layer1",
-    "width": 4096,
-    "accuracy": {"knn": 0.8, "ncc": 0.7, "svm": 0.85},
-    "components": {"knn": 20, "ncc": 9, "svm": 50},
-    "variance": {"knn": 0.5, "ncc": 0.4, "svm": 0.7},
-    "nc1": 2.5,
-    "cdnv": 3.1,
-    "differs": 0.3,
-    "dimension": 12.3,
-    "dimension_error": 0.4,
-    "agree": False,
-    "share": 0.01,
-    "averaged": False,
-    "reason": "",
-}
+MEASURED = {"nc1": 2.5, "cdnv": 3.1, "differs": 0.3, "dimension": 12.3, "dimension_error": 0.4}
+PROBED = {"accuracy": {"knn": 0.8, "ncc": 0.7, "svm": 0.85}, "components": {"knn": 20, "ncc": 9, "svm": 50}}
+LAYER = example(Layer, name="layer1", width=4096, share=0.01, **PROBED, **MEASURED)
 LAST = {**LAYER, "name": "layer2", "agree": True, "share": 0.98, "averaged": True, "nc1": 0.0}
-SILENT = {
-    **LAYER,
-    "name": HOSTILE[1],
-    "accuracy": {},
-    "components": {},
-    "variance": {},
-    "nc1": None,
-    "cdnv": None,
-    "differs": None,
-    "dimension": None,
-    "dimension_error": None,
-    "reason": HOSTILE[0],
-}
-DATA: dict[str, Any] = {
-    "layers": [LAYER, SILENT, LAST],
-    "accuracy": 0.86,
-    "collapse": "layer2",
-    "before": "layer1",
-    "lasting": True,
-    "distribution": {"layer2": 0.97, "": 0.03},
-    "train": 2000,
-    "test": 1000,
-    "left_out": 0,
-}
+SILENT = example(Layer, name=HOSTILE[1], reason=HOSTILE[0])
+SHARES = {"layer2": 0.97, "": 0.03}
+DATA = example(Representations, layers=[LAYER, SILENT, LAST], collapse="layer2", lasting=True, distribution=SHARES)
 
 
 class TestRepresentations(ViewContract):
     name = "representations"
-    data = given(**DATA)
+    data = DATA
 
 
 @pytest.mark.parametrize(

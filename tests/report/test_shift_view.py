@@ -12,30 +12,15 @@ from contracts.view import ViewContract
 from ntkscope.core import Record
 from ntkscope.report.source import Section, Source
 from ntkscope.report.views.shift import sentence, shift
+from ntkscope.xray.sections.shift import Judged, Memorisation, Seen
 from report.browsing import Made
+from report.fixtures.examples import example
 from report.fixtures.xray import HOSTILE
 
-SEEN: dict[str, Any] = {"embedding": "inputs", "width": 5, "p": {"c2st": 0.002, "mmd": 0.01, "ks": 0.4, "holm": 0.006}}
-SEEN |= {"auc": 0.8, "auc_low": 0.7, "auc_high": 0.9, "plane_auc": 0.6, "effective": 31.5}
-JUDGED: dict[str, Any] = {
-    "other": "test items",
-    "train": 60,
-    "items": 60,
-    "verdict": "shift",
-    "p": 0.012,
-    "seen": [SEEN],
-    "why": [],
-}
-KNOWN: dict[str, Any] = {
-    "train": 1.0,
-    "test": 0.7,
-    "gap": 0.3,
-    "low": 0.2,
-    "high": 0.4,
-    "margin_auc": 0.9,
-    "margin_low": 0.8,
-}
-KNOWN |= {"margin_high": 0.95, "p": 1e-9, "verdict": "memorised"}
+P = {"c2st": 0.002, "mmd": 0.01, "ks": 0.4, "holm": 0.006}
+SEEN = example(Seen, embedding="inputs", width=5, p=P, auc=0.8, auc_low=0.7, auc_high=0.9, effective=31.5)
+JUDGED = example(Judged, other="test items", train=60, items=60, verdict="shift", p=0.012, seen=[SEEN])
+KNOWN = example(Memorisation, train=1.0, test=0.7, gap=0.3, low=0.2, high=0.4, margin_auc=0.9, verdict="memorised")
 
 
 class TestShiftView(ViewContract):

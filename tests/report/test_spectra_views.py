@@ -15,57 +15,19 @@ from ntkscope.report.plots.histogram import Axis, bars_path, histogram_frame
 from ntkscope.report.source import Section, Source
 from ntkscope.report.spectrum_words import layer_sentence
 from ntkscope.report.views.weight_spectra import summary, weight_spectra
+from ntkscope.xray.sections.tracked_training import Training
+from ntkscope.xray.sections.weight_spectra import Layer
 from report.browsing import Made
+from report.fixtures.examples import example
 from report.fixtures.xray import HOSTILE
 
-PLAIN: dict[str, Any] = {
-    "name": "fc.weight",
-    "rows": 120,
-    "columns": 80,
-    "label": "invariant bulk",
-    "count": 0,
-    "largest": 1.9,
-    "values": [],
-    "strengths": [],
-    "edge": 2.0,
-    "p": 0.4,
-    "holm": 0.8,
-    "alpha": None,
-    "alpha_low": None,
-    "alpha_high": None,
-    "spread": None,
-    "null": "permutations",
-    "cause": "noise",
-    "reason": "no singular value outside the bulk",
-}
-SPIKED = {
-    **PLAIN,
-    "label": "bulk + spikes",
-    "count": 2,
-    "values": [4.0, 3.0],
-    "strengths": [3.9, 2.8],
-    "largest": 4.0,
-    "p": 1e-9,
-}
-SPIKED |= {"holm": 2e-9, "spread": 0.3, "cause": "learned directions"}
-HEAVY = {
-    **PLAIN,
-    "label": "heavy tail",
-    "count": 12,
-    "alpha": 2.4,
-    "alpha_low": 2.1,
-    "alpha_high": 2.8,
-    "cause": "many directions",
-}
+NAMED = {"name": "fc.weight", "rows": 120, "columns": 80, "largest": 1.9, "edge": 2.0}
+PLAIN = example(Layer, **NAMED, label="invariant bulk", p=0.4, holm=0.8)
+SPIKES = {"count": 2, "values": [4.0, 3.0], "strengths": [3.9, 2.8], "largest": 4.0, "spread": 0.3}
+SPIKED = {**PLAIN, **SPIKES, "label": "bulk + spikes", "p": 1e-9, "holm": 2e-9}
+HEAVY = {**PLAIN, "label": "heavy tail", "count": 12, "alpha": 2.4, "alpha_low": 2.1, "alpha_high": 2.8}
 HUGE = {**HEAVY, "cause": "a few huge entries"}
-SMALL = {
-    **PLAIN,
-    "label": "undecided",
-    "edge": None,
-    "p": None,
-    "holm": None,
-    "reason": "9 singular values are too few",
-}
+SMALL = example(Layer, **{**NAMED, "edge": None}, label="undecided", reason="9 singular values are too few")
 
 
 class TestSpectra(ViewContract):
@@ -80,16 +42,7 @@ class TestSpectra(ViewContract):
 
 class TestTraining(ViewContract):
     name = "tracked_training"
-    data = given(
-        name="run",
-        status="running",
-        moments=4,
-        first_step=0,
-        last_step=5000,
-        tracked=["ck"],
-        ends_here=False,
-        thinned=100,
-    )
+    data = example(Training, name="run", status="running", moments=4, last_step=5000, ends_here=False, thinned=100)
 
 
 @pytest.mark.parametrize(
