@@ -119,9 +119,7 @@ def compact(value: Any, digits: int = 5) -> Any:
             return value.tolist()
         short = [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in value.ravel().tolist()]
         return np.array(short, dtype=object).reshape(value.shape).tolist()
-    if isinstance(
-        value, (list, tuple)
-    ):  # most of a page's data are numbers in lists: no call for values that do not change
+    if isinstance(value, (list, tuple)):  # most of a page's data: no call for values that do not change
         return [item if type(item) in (int, str, bool) else compact(item, digits) for item in value]
     if isinstance(value, np.generic):
         return compact(value.item(), digits)

@@ -200,7 +200,7 @@ def _items_data(source: Source) -> dict[str, Any]:
             i: {
                 "slot": source.items.slot("train", i),
                 "label": _at(labels, i),
-                "target": _row(targets, i),
+                "target": _at(targets, i),
                 "text": source.items.text("train", i),
                 "number": source.items.number("train", i),
                 "id": source.items.identifier("train", i),
@@ -215,12 +215,8 @@ def _items_data(source: Source) -> dict[str, Any]:
 
 
 def _at(values: np.ndarray | None, index: int) -> Any:
-    return None if values is None or values.ndim != 1 or not 0 <= index < len(values) else values[index].item()
-
-
-def _row(values: np.ndarray | None, index: int) -> list[float] | None:
-    """The real targets of one item of a regression."""
-    return None if values is None or values.ndim != 2 or not 0 <= index < len(values) else values[index].tolist()
+    """Of one item: its label or score, or its real targets."""
+    return None if values is None or values.ndim > 2 or not 0 <= index < len(values) else values[index].tolist()
 
 
 def _dialog() -> Markup:

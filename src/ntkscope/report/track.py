@@ -126,9 +126,7 @@ def read_track(record: Record, prefix: str = "") -> Track:
         if moment not in moments:  # what a kill left of one that was not finished
             continue
         look = _look(row, tests.get((of, moment), {}))
-        looks.setdefault(of, {}).update(
-            {moment: look} if len(look.values) else {}
-        )  # none: a note of the moment says why
+        looks.setdefault(of, {}).update({moment: look} if len(look.values) else {})  # none: a note says why
         shape = tuple(int(side) for side in _numbers(row.get("shape")) if math.isfinite(side))
         about[of] = (str(row.get("kind")), shape)
     measures = _measures(by_layer(rows["alignment"]))

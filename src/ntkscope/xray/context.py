@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -82,10 +82,8 @@ class Context:
         return self._outputs("train", self.train)
 
     def _outputs(self, side: str, items: Items) -> Array:
-        def made() -> Array:
-            return self.task.from_outputs(outputs(self.model, items.x, self.device)).numpy()
-
-        return self._kept(f"network.{side}_{self.task.outputs}", made)
+        key = f"network.{side}_{self.task.outputs}"
+        return self._kept(key, lambda: self.task.from_outputs(outputs(self.model, items.x, self.device)).numpy())
 
     @property
     def network_logits(self) -> Float64[np.ndarray, "m c"]:
@@ -280,11 +278,8 @@ class Context:
 
     def machine_logits(self, name: str, target: str = "labels") -> Float64[np.ndarray, "m c"]:
         """The surrogate's logits of the test items."""
-        made = partial(self._machine_logits, name, target)
-        return self._kept(f"surrogates.logits.{fit_name(name, target)}", made)
-
-    def _machine_logits(self, name: str, target: str) -> Float64[np.ndarray, "m c"]:
-        return self.machine(name, target).logits(self.pair(name).scaled().test)
+        key = f"surrogates.logits.{fit_name(name, target)}"
+        return self._kept(key, lambda: self.machine(name, target).logits(self.pair(name).scaled().test))
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 

@@ -208,10 +208,7 @@ def _same_length(train: Items, test: Items) -> tuple[Items, Items]:
             raise UsageError(f"train has the input {key!r} and test does not; expected the same inputs in both")
         pair = _padded([torch.as_tensor(train.x[key]), torch.as_tensor(test.x[key])])
         sides[0][key], sides[1][key] = pair
-    return (
-        replace(train, x=sides[0]),
-        replace(test, x=sides[1]),
-    )
+    return replace(train, x=sides[0]), replace(test, x=sides[1])
 
 
 def _labels(y: Any, what: str) -> Tensor:

@@ -24,9 +24,7 @@ from ntkscope.xray.items import Items
 
 BLOCK = 256
 ASKED = 256  # items of each side on which the network is asked whether it was trained
-Params: TypeAlias = (
-    Literal["last"] | tuple[str, ...] | None
-)  # names or globs of parameters; None: all that are trainable
+Params: TypeAlias = Literal["last"] | tuple[str, ...] | None  # names or globs of parameters; None: all trainable ones
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 

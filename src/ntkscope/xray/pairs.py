@@ -20,10 +20,7 @@ from ntkscope.machines.computing import parts
 from ntkscope.xray.budget import half_of_the_budget
 from ntkscope.xray.network import Params
 
-SIDES = (
-    "test",
-    "train",
-)  # in the order in which they are stored: a record with the training kernel has everything else too
+SIDES = ("test", "train")  # as they are stored: a record with the training kernel has everything else too
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +94,11 @@ class Pairs:
     def _keep_coverage(self, made: Gram) -> None:
         cover = made.coverage
         if cover is not None:
-            names = list(cover.methods)
             self.record.put(
                 coverage={
-                    "roads": {name: cover.methods[name] for name in names},
-                    "numbers": {name: cover.numbers[name] for name in names},
-                    "seconds": {name: round(cover.seconds[name], 6) for name in names},
+                    "roads": dict(cover.methods),
+                    "numbers": {name: cover.numbers[name] for name in cover.methods},
+                    "seconds": {name: round(cover.seconds[name], 6) for name in cover.methods},
                     "stages": {name: round(value, 6) for name, value in cover.stages.items()},
                 }
             )

@@ -33,11 +33,7 @@ ERRORS = (0.5, 0.6)  # the same, for agreement on the network's errors
 SOME = 3  # errors from which disagreement on more than half of them is evidence
 TAU = (0.0, 0.7)  # lower end of τ
 LOGITS = 0.5  # R² of logits that high trust needs; a fit of labels may predict as the network does and still be below
-NEARLY = (
-    0.7,
-    0.9,
-    0.99,
-)  # agreement on errors, lower end of τ, R²: together they make up for a wide interval of few errors
+NEARLY = (0.7, 0.9, 0.99)  # agreement on errors, lower end of τ, R²: they make up for a wide interval of few errors
 R2 = (0.5, 0.9)  # of a regression: below the first, do not trust; high needs an interval that ends above the second
 ITEM = (0.25, 1.0)  # distance of logits, in typical margins: high up to the first, do not trust beyond the second
 ITEM_OUTPUTS = (0.25, 0.75)  # the same, of a regression, in standard deviations of the output

@@ -286,8 +286,8 @@ def gather(context: Context, alignment_now: float | None) -> Observations:
         rotation=_turn(before.train, now.train),
         conjugate_rotation=_conjugate(context),
         weights=weights,
-        alignment_before=_aligned(before.train, y),
-        alignment_after=_aligned(now.train, y),
+        alignment_before=aligned(before.train, y),
+        alignment_after=aligned(now.train, y),
         **_closeness(context, before, now),
         unrelated=unrelated(start, {name: start[name] + moved[name] for name in moved}),
         still=weights < 1e-7,
@@ -363,7 +363,8 @@ def _turn(before: Gram, now: Gram) -> float | None:
         return None
 
 
-def _aligned(K: Gram, y: Any) -> float | None:
+def aligned(K: Gram | Tensor, y: Any) -> float | None:
+    """The centred alignment of a kernel with the labels; None for a constant kernel, such as that of a readout's bias."""
     try:
         return kernel_target_alignment(K, y, centred=True)
     except NumericalError:

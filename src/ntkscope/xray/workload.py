@@ -9,10 +9,7 @@ from ntkscope.machines import kernel_seconds
 from ntkscope.xray.task import CLASSIFICATION, Task
 
 FIT_STEPS = 500  # a surrogate's fit takes about this many products with the kernel, by experience
-INITIAL_TRAIN, INITIAL_TEST = (
-    400,
-    200,
-)  # items on which the initial network is compared; enough for a distance of kernels
+INITIAL_TRAIN, INITIAL_TEST = 400, 200  # items on which the initial network is compared; enough for a distance
 DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is chosen; it is fitted on all
 
 

@@ -13,10 +13,11 @@ from ntkscope.report.views._findings import TRUST
 from ntkscope.report.views.registry import VIEWS
 
 LEVELS = ("do not trust", "medium", "high")
-LISTS = (
-    ("top", "What the surrogate's output is made of", "adds", 1),
-    ("influence", "Points without which a retrained fit would change most", "without it", -1),
-)
+LISTS = {  # of training points: title, what is said of each, its sign
+    "top": ("What the surrogate's output is made of", "adds", 1),
+    "influence": ("Points without which a retrained fit would change most", "without it", -1),
+    "nearest": ("Most similar training items", "similarity", 0),
+}
 
 
 @VIEWS.register("output_explain")
@@ -50,8 +51,8 @@ def _item(n: int, index: int, data: Any, source: Source) -> Markup:
         constant = f"Constant {number(data['intercept'][output])}." if len(data["intercept"]) > output else ""
         parts.append(tag("p", tag("b", tag("bdi", heads[-1]))))
         parts.append(tag("p", constant, class_="soft small"))
-        parts.append(tag("div", *(_list(*each, n, place, source) for each in LISTS), class_="panels"))
-    parts.append(_nearest(n, source))
+        parts.append(tag("div", *(_list(kind, (n, place), source) for kind in ("top", "influence")), class_="panels"))
+    parts.append(_list("nearest", (n,), source))
     word = LEVELS[int(trust[n])] if trust is not None and n < len(trust) and 0 <= int(trust[n]) < 3 else ""
     pill = tag("span", f"trust: {word}", class_=f"pill {TRUST.get(word, 'quiet')}") if word else None
     known, number_of = source.items.identifier("test", index), f"#{source.items.number('test', index)}"
@@ -71,26 +72,15 @@ def _at(values: np.ndarray | None, row: int, column: int) -> str:
     return number(float(values[row, column])) if known and values is not None else number(None)
 
 
-def _list(kind: str, title: str, verb: str, sign: int, n: int, place: int, source: Source) -> Markup | None:
+def _list(kind: str, at: tuple[int, ...], source: Source) -> Markup | None:
+    """The training points of one list, for an item or for an output of it."""
     index, value = (source.array(f"output_explain.{kind}_{part}") for part in ("index", "value"))
-    if index is None or value is None or index.shape != value.shape or index.ndim != 3 or n >= len(index):
+    if index is None or value is None or index.shape != value.shape or index.ndim <= len(at) or at[0] >= len(index):
         return None
-    rows = [
-        _point(int(i), f"{verb} {_signed(sign * float(v))}", source)
-        for i, v in zip(index[n, place], value[n, place])
-        if i >= 0
-    ]
+    title, verb, sign = LISTS[kind]
+    shown = [(int(i), (sign or 1) * float(v)) for i, v in zip(index[at], value[at]) if i >= 0]
+    rows = [_point(i, f"{verb} {'+' if sign and v >= 0 else ''}{number(v)}", source) for i, v in shown]
     return tag("div", tag("p", title, class_="small strong"), tag("ul", *rows, class_="plain-list"))
-
-
-def _nearest(n: int, source: Source) -> Markup | None:
-    index, value = (source.array(f"output_explain.nearest_{part}") for part in ("index", "value"))
-    if index is None or value is None or index.shape != value.shape or n >= len(index):
-        return None
-    rows = [_point(int(i), f"similarity {number(float(v))}", source) for i, v in zip(index[n], value[n])]
-    return tag(
-        "div", tag("p", "Most similar training items", class_="small strong"), tag("ul", *rows, class_="plain-list")
-    )
 
 
 def _point(index: int, said: str, source: Source) -> Markup:
@@ -99,7 +89,3 @@ def _point(index: int, said: str, source: Source) -> Markup:
     if targets is not None and targets.ndim == 2 and index < len(targets):
         shown = ", target " + ", ".join(number(float(v)) for v in targets[index][:4])
     return tag("li", source.items.link("train", index, longest=80), f" {said}{shown}")
-
-
-def _signed(value: float) -> str:
-    return number(value) if value < 0 else f"+{number(value)}"

@@ -6,17 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
-from ntkscope.core import NumericalError
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import kernel
-from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.xray.context import Context, subset
 from ntkscope.xray.plan import EXACT
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
+from ntkscope.xray.verdict import aligned
 from ntkscope.xray.workload import Workload
 
 ITEMS = 96  # training items on which each layer's part is kept; a share of the trace converges long before
@@ -83,7 +79,7 @@ def run(context: Context) -> Finding[Layers]:
                 share=sum(float(values.diagonal().sum()) / total for values in parts),
                 road="+".join(dict.fromkeys(roads.get(name, "unused") for name in names)),
                 seconds=sum(float(seconds.get(name, 0.0)) for name in names),
-                centred_alignment=_alignment(sum(parts[1:], start=parts[0]), context.aim_train[rows]),
+                centred_alignment=aligned(sum(parts[1:], start=parts[0]), context.aim_train[rows]),
             )
         )
     order = {_layer(name): i for i, name in enumerate(dict(context.model.named_parameters()))}
@@ -112,13 +108,6 @@ def run(context: Context) -> Finding[Layers]:
 def _layer(parameter: str) -> str:
     """The layer a parameter belongs to; the parameter itself if it belongs to none."""
     return parameter.rpartition(".")[0] or parameter
-
-
-def _alignment(values: torch.Tensor, y: np.ndarray) -> float | None:
-    try:
-        return kernel_target_alignment(values, y, centred=True)
-    except NumericalError:  # a readout's bias: the same for all items
-        return None
 
 
 def cost(work: Workload) -> float:

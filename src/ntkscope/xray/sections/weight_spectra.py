@@ -27,9 +27,7 @@ from ntkscope.xray.workload import Workload
 LEVEL = 0.05  # of false alarms over all layers together
 SMALLEST = 50  # singular values that a test needs
 DRAWS = 199  # permutations of the entries
-PERMUTED = (
-    1 << 15
-)  # entries up to which a matrix is permuted; larger ones are near the limit that the Tracy–Widom law is of
+PERMUTED = 1 << 15  # entries up to which a matrix is permuted; larger ones are near the Tracy–Widom law's limit
 LIGHT = 1.0  # units of that law by which the entries' kurtosis may move it: beyond, entries are permuted all the same
 MOST_VALUES = 2000  # singular values of one matrix that are kept for the page
 FEWEST = 1 / (DRAWS + 1)  # the smallest p that so many permutations can give
