@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +22,13 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Clock
-from ntkscope.xray.items import Items, Tokenizer
+from ntkscope.xray.items import Items
 from ntkscope.xray.network import Params, chosen_matrices, outputs, shapes
 from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip
 from ntkscope.xray.result import R
+from ntkscope.xray.settings import Settings
 from ntkscope.xray.task import CLASSIFICATION, Array, Task
 from ntkscope.xray.tracked import Tracked
 from ntkscope.xray.workload import DECOMPOSED, Workload
@@ -46,27 +47,67 @@ def _nobody(step: str) -> None:
 
 
 @dataclass(eq=False)
-class Context:
-    """One X-ray in progress; `classes` are the names of the classes, in a regression those of the outputs."""
+class Subject:
+    """What is X-rayed, read and checked; `classes` are the names of the classes, in a regression those of the outputs."""
 
-    record: Record
     model: nn.Module
     initial: nn.Module | None
     train: Items
     test: Items
     classes: tuple[str, ...]
+    width: int  # outputs of the network
+    params: Params  # by which kernels of gradients differentiate
+    device: torch.device | None
+    tracked: Tracked | None  # the training of this network, as a tracker recorded it
+    compared: Inputs | None  # inputs of other items, to compare with the training items
+    settings: Settings
+    clock: Clock
+
+    @property
+    def seed(self) -> int:
+        return self.settings.seed
+
+    @property
+    def memory(self) -> int:
+        """Bytes that may be held, the model and its data not counted."""
+        return int(self.settings.budget.bytes)
+
+    @property
+    def task(self) -> Task:
+        return self.train.task
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What sections may need and this X-ray has."""
+        return () if self.tracked is None else ("tracked",)
+
+    @cached_property
+    def matrices(self) -> dict[str, nn.Parameter]:
+        """The weights that are matrices, by name; those of `params` alone where they were chosen."""
+        return chosen_matrices(self.model, self.params)
+
+    def workload(self, rates: Rates) -> Workload:
+        """The work on all items."""
+        train, test = len(self.train), len(self.test)
+        return Workload(
+            train,
+            test,
+            *((0, 0) if self.initial is None else (train, test)),
+            self.task.smallest_sample(len(self.classes)),
+            rates,
+            task=self.task,
+            matrices=shapes(self.matrices),
+            tracked=None if self.tracked is None else self.tracked.bytes,
+        )
+
+
+@dataclass(eq=False)
+class Context(Subject):
+    """One X-ray in progress, of the items of its plan."""
+
+    record: Record
     plan: Plan
-    memory: int
-    seed: int
-    device: Any
-    progress: bool | Literal["auto"]
-    certify: str | bool = "every"
-    params: Params = None  # by which kernels of gradients differentiate
-    clock: Clock = field(default_factory=Clock)
-    timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
-    tracked: Tracked | None = None  # the training of this network, as a tracker recorded it
-    tokenizer: Tokenizer | None = None  # by which texts became tokens, if it was given
-    compared: Inputs | None = None  # inputs of other items, to compare with the training items
+    timings: list[dict[str, Any]]  # written with each section
     step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
 
     # -- the network --------------------------------------------------------------------------------------------------
@@ -90,20 +131,6 @@ class Context:
         """The network's logits of the test items, (m, classes)."""
         self._needs(CLASSIFICATION)
         return self.network_outputs
-
-    @cached_property
-    def matrices(self) -> dict[str, nn.Parameter]:
-        """The weights that are matrices, by name; those of `params` alone where they were chosen."""
-        return chosen_matrices(self.model, self.params)
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """What sections may need and this X-ray has."""
-        return () if self.tracked is None else ("tracked",)
-
-    @property
-    def task(self) -> Task:
-        return self.train.task
 
     def _needs(self, task: Task) -> None:
         """Skip the section that asks for what networks of another task do not have."""
@@ -183,17 +210,7 @@ class Context:
                 rates = Rates(**self.record.metrics.get("rates", {}))
             except TypeError:  # of another version
                 return ""
-            work = Workload(
-                train=self.plan.train,
-                test=self.plan.test,
-                initial_train=self.plan.initial_train,
-                initial_test=self.plan.initial_test,
-                classes=rates.outputs,
-                rates=rates,
-                task=self.task,
-                matrices=shapes(self.matrices),
-                tracked=None if self.tracked is None else self.tracked.bytes,
-            )
+            work = replace(self.workload(rates), classes=rates.outputs)
             found = fewer_items(step, self.plan, work, seconds / pace)
             if found is None:
                 return ", choose fewer parameters (--params) or a faster device; fewer items would not be enough"
@@ -207,9 +224,9 @@ class Context:
         options = {
             "device": self.device,
             "memory": self.memory // 2,
-            "progress": bool(self.progress),
+            "progress": bool(self.settings.progress),
             "seed": self.seed,
-            "certify": self.certify,
+            "certify": self.settings.certify,
         }
         return Pairs(self.record, options, self.timed, self.params)
 

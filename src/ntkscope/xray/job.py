@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import ntkscope.xray.sections  # noqa: F401 - registers them
-from ntkscope.core import Inputs, NtkscopeError, Record, UsageError
+from ntkscope.core import NtkscopeError, Record, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.errors import RecordError
 from ntkscope.core.files.plain import differences, to_plain
@@ -25,30 +25,25 @@ from ntkscope.core.records.record import FILE
 from ntkscope.core.types import fingerprint
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
-from ntkscope.kernels.costs import Rates
 from ntkscope.machines import measure_rates
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
 from ntkscope.xray import resuming
 from ntkscope.xray.budget import Clock, as_budget, half_of_the_budget
-from ntkscope.xray.context import Context
-from ntkscope.xray.items import Items, collect_both, compared_inputs
+from ntkscope.xray.context import Context, Subject
+from ntkscope.xray.items import collect_both, compared_inputs
 from ntkscope.xray.network import (
-    Params,
     check_trained,
-    chosen_matrices,
     chosen_parameters,
     initial_network,
-    shapes,
     tried,
 )
 from ntkscope.xray.pictures import channel_range, thumbnails
 from ntkscope.xray.plan import Plan, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
 from ntkscope.xray.settings import Say, Settings
-from ntkscope.xray.task import CLASSIFICATION, TASKS, Task
-from ntkscope.xray.tracked import Tracked, tracked_training
-from ntkscope.xray.workload import Workload
+from ntkscope.xray.task import CLASSIFICATION, TASKS
+from ntkscope.xray.tracked import tracked_training
 
 SCHEMA = 1
 DEFAULTS = Settings()
@@ -84,25 +79,8 @@ def xray(
         return _Job.of(model, train, test, chosen, began).run(Path(out))
 
 
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """One X-ray, its arguments read and checked: what is the same in every attempt.
-
-    `train` and `test` are all items there are; `classes` names the classes, or a regression's outputs; `width` counts outputs.
-    """
-
-    model: nn.Module
-    initial: nn.Module | None
-    train: Items
-    test: Items
-    compared: Inputs | None
-    classes: tuple[str, ...]
-    width: int
-    params: Params
-    tracked: Tracked | None
-    device: torch.device | None
-    settings: Settings
-    clock: Clock
+class _Job(Subject):
+    """One X-ray of all items there are: what is the same in every attempt."""
 
     @classmethod
     def of(cls, model: nn.Module, train: Any, test: Any, settings: Settings, began: float) -> _Job:
@@ -134,12 +112,8 @@ class _Job:
         )
 
     @property
-    def task(self) -> Task:
-        return self.train.task
-
-    @property
     def seeds(self) -> dict[str, int]:
-        return {"xray": self.settings.seed}
+        return {"xray": self.seed}
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -225,29 +199,12 @@ class _Job:
 
     def context(self, record: Record, plan: Plan) -> Context:
         """What sections are computed with: the items of the plan."""
-        settings, seed = self.settings, self.settings.seed
-        rows = stratified(self.train.strata, plan.train, seed, "xray", "train")
-        columns = stratified(self.test.strata, plan.test, seed, "xray", "test")
-        return Context(
-            record=record,
-            model=self.model,
-            initial=self.initial,
-            train=self.train.take(torch.from_numpy(rows)),
-            test=self.test.take(torch.from_numpy(columns)),
-            classes=self.classes,
-            plan=plan,
-            memory=settings.budget.bytes,
-            seed=seed,
-            device=self.device,
-            progress=settings.progress,
-            certify=settings.certify,
-            params=self.params,
-            clock=self.clock,
-            timings=list(record.metrics.get("timings", [])),
-            tracked=self.tracked,
-            tokenizer=settings.tokenizer,
-            compared=self.compared,
-        )
+        rows = stratified(self.train.strata, plan.train, self.seed, "xray", "train")
+        columns = stratified(self.test.strata, plan.test, self.seed, "xray", "test")
+        part = {"train": self.train.take(torch.from_numpy(rows)), "test": self.test.take(torch.from_numpy(columns))}
+        same: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        timings = list(record.metrics.get("timings", []))
+        return Context(**{**same, **part}, record=record, plan=plan, timings=timings)
 
     def plan(self, record: Record) -> Plan:
         """The plan of an earlier attempt, so that its results can be used; else a new, measured one."""
@@ -275,21 +232,6 @@ class _Job:
         for line in plan.text:
             settings.tell(f"  {line}")
         return plan
-
-    def workload(self, rates: Rates) -> Workload:
-        """The work on all items."""
-        train, test = len(self.train), len(self.test)
-        first = (0, 0) if self.initial is None else (train, test)
-        return Workload(
-            train,
-            test,
-            *first,
-            self.task.smallest_sample(len(self.classes)),
-            rates,
-            task=self.task,
-            matrices=shapes(chosen_matrices(self.model, self.params)),
-            tracked=None if self.tracked is None else self.tracked.bytes,
-        )
 
     def describe(self, context: Context) -> None:
         """Model, data and what the views show of single items."""
@@ -368,7 +310,7 @@ def _run(context: Context, tell: Say) -> None:
     """Run every section that is not done and store each as soon as it is; one that fails does not affect the others."""
     record = context.record
     shares = {step: max(1, round(10 * seconds)) for step, seconds in context.plan.steps.items()}  # tenths of seconds
-    with record.stage("sections"), counter(sum(shares.values()), "X-ray", enabled=context.progress) as bar:
+    with record.stage("sections"), counter(sum(shares.values()), "X-ray", enabled=context.settings.progress) as bar:
 
         def step_done(step: str) -> None:
             bar.advance(shares.pop(step, 0))

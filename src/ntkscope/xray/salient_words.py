@@ -75,7 +75,7 @@ def token_names(context: Context, part: Items) -> list[tuple[str, ...]]:
     lengths = _lengths(real_tokens(batch, ids))
     texts = part.texts or ("",) * len(part)
     return [
-        pieces(context.tokenizer, text, row[:length].tolist())
+        pieces(context.settings.tokenizer, text, row[:length].tolist())
         for text, row, length in zip(texts, ids, lengths, strict=True)
     ]
 

@@ -279,7 +279,7 @@ def gather(context: Context, alignment_now: float | None) -> Observations:
     y = context.aim_train[rows]
     return Observations(
         linearisation=linearisation_error(
-            context.initial, context.model, _probe(context), context.device, context.certify
+            context.initial, context.model, _probe(context), context.device, context.settings.certify
         ),
         kernel_change=measures.relative_change(before.train, now.train),
         centred_change=measures.relative_change(before.train, now.train, centred=True),

@@ -142,7 +142,7 @@ def _matrices(
         outputs=OutputSketch(OUTPUTS, seed=context.seed) if sketched else None,
         memory=memory,
         device=context.device,
-        certify=context.certify,
+        certify=context.settings.certify,
     )
     return found, sketched
 

@@ -57,7 +57,7 @@ def run(context: Context) -> Finding[Layers]:
         per_layer=True,
         device=context.device,
         memory=context.memory // 2,
-        certify=context.certify,
+        certify=context.settings.certify,
         params=context.params,
     )
     context.pairs.keep_certificate(f"layers.{EXACT}", "train", gram)
