@@ -22,6 +22,7 @@ from ntkscope.core.files.plain import differences, to_plain
 from ntkscope.core.identity import Answers
 from ntkscope.core.progress import counter
 from ntkscope.core.records.record import FILE
+from ntkscope.core.records.soundness import unsound
 from ntkscope.core.types import fingerprint
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
@@ -146,7 +147,7 @@ class _Job(Subject):
         answers = resuming.answers(self.model, self.test, self.device)
         found = self.found(folder, answers)
         if found is not None and "plan" in found.metrics:
-            lost = resuming.lost(found)
+            lost = unsound(found.folder, found.to_json())  # reads all files
             resuming.check_kernel(self.context(found, Plan.from_record(found.metrics["plan"])), lost)
             if _finished(found) and not lost:
                 tell(f"{found.folder} already holds this X-ray, finished")

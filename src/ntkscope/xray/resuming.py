@@ -13,7 +13,6 @@ from ntkscope.core import Record
 from ntkscope.core.errors import RecordError, StoreError
 from ntkscope.core.files.schema import Mismatch, anything, fields, list_of, mapping, number, optional, text, whole
 from ntkscope.core.identity import Answers, disagreement, drawn, identity, network_identity, tolerance
-from ntkscope.core.records.soundness import unsound
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import outputs
@@ -70,24 +69,19 @@ def check_answers(record: Record, now: Answers) -> None:
 def check_kernel(context: Context, lost: Container[str] = ()) -> None:
     """Recompute a few entries of a stored kernel, a different one each time, and compare them; skips what is `lost`."""
     arrays = context.record.arrays
-    stored = [(name, False) for name in context.plan.kernels if f"kernels.{name}.train" in arrays]
-    if context.initial is not None:
-        stored += [(name, True) for name in context.plan.kernels if f"kernels.initial.{name}.train" in arrays]
-    stored = [
-        (name, first) for name, first in stored if f"kernels.{'initial.' if first else ''}{name}.train" not in lost
-    ]
+    networks = {"": context.model} if context.initial is None else {"": context.model, "initial.": context.initial}
+    keys = {f"kernels.{first}{name}.train": (name, first) for first in networks for name in context.plan.kernels}
+    stored = [key for key in keys if key in arrays and key not in lost]
     if not stored:
         return
-    name, before = drawn(stored)
-    key = f"kernels.{'initial.' if before else ''}{name}.train"
+    key = drawn(stored)
+    name, before = keys[key]
     kept = np.asarray(arrays[key])
     size = min(FEW, len(kept))
     first = drawn(range(len(kept) - size + 1))
     chosen = np.arange(first, first + size)
     rows = context.initial_rows[0][chosen] if before else chosen
-    model = context.initial if before else context.model
-    assert model is not None
-    made = context.pairs.compute(name, model, context.train.take(torch.from_numpy(rows)).x)
+    made = context.pairs.compute(name, networks[before], context.train.take(torch.from_numpy(rows)).x)
     found = disagreement(
         torch.from_numpy(kept[np.ix_(chosen, chosen)].copy()), made.dense().float().cpu(), tolerance(torch.float32)
     )
@@ -146,11 +140,6 @@ def check_metrics(record: Record) -> None:
         raise RecordError(
             f"{record.folder} is not an X-ray that can be resumed: {error}; restore its record.json, or choose another folder"
         ) from error
-
-
-def lost(record: Record) -> tuple[str, ...]:
-    """The arrays whose files differ from what was written; reads all of them."""
-    return unsound(record.folder, record.to_json())
 
 
 def repair(record: Record) -> None:
