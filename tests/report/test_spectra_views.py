@@ -101,9 +101,7 @@ def test_bars_are_as_high_as_the_counts() -> None:
     floor = frame.height - frame.bottom
     tops = [float(y) for y in re.findall(r"V([\d.]+)H", bars_path(frame, axis, counts.tolist()))]
     heights = (floor - np.array(tops)) / (floor - frame.top)
-    np.testing.assert_allclose(
-        heights**2 * counts.max(), counts[counts > 0], atol=0.2
-    )  # pixels to a tenth, then squared
+    np.testing.assert_allclose(heights**2 * counts.max(), counts[counts > 0], atol=0.2)  # tenths of pixels, squared
 
 
 @pytest.mark.parametrize(

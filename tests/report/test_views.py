@@ -114,9 +114,7 @@ class TestExplain(ViewContract):
             assert chosen[n, 0] == item["network"]  # the network's own answer is explained first
             for c, label in enumerate(chosen[n].tolist()):
                 if label >= 0:
-                    np.testing.assert_allclose(
-                        shown[n, c], means[n, label], rtol=2e-5
-                    )  # 16 bits of the mantissa are kept
+                    np.testing.assert_allclose(shown[n, c], means[n, label], rtol=2e-5)  # 16 bits of the mantissa
             assert stored[n].tolist() == nearest[n].tolist()
             assert set(stored[n].tolist()) <= used
         top = unpacked(found["top"]["index"], len(chosen))

@@ -161,9 +161,8 @@ def test_a_kernel_that_is_practically_the_conjugate_one_is_trivial() -> None:
         return KernelPair("k", DenseGram(x @ x.T, symmetric=True), DenseGram(x[:3] @ x.T))
 
     last = pair(features)
-    assert surrogates.spans(
-        pair(3 * features, 0.01 * other, np.full((30, 1), 5.0)), last
-    )  # scale and constants are no matter
+    scaled = pair(3 * features, 0.01 * other, np.full((30, 1), 5.0))  # scale and constants do not matter
+    assert surrogates.spans(scaled, last)
     assert not surrogates.spans(pair(features, other), last)
     assert not surrogates.spans(pair(np.zeros((30, 1))), last)
 
