@@ -142,19 +142,21 @@ def cost(work: Workload) -> float:
     return 20 * work.rates.forward * (work.initial_train + work.initial_test)
 
 
+LAZY = (
+    "A lazy network only reweights the features it had at initialisation: the kernel of its initial weights describes"
+    " it completely. A rich network learned features of its own, and its kernel changed with them."
+)
+CHANGE = (
+    "Linearisation: ‖f₁ - f₀ - J₀(w₁ - w₀)‖ / ‖f₁ - f₀‖ over test items; 0 when training never left the tangent plane"
+    " at the start. Kernel: ‖H(K₁ - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
+)
 SECTION: Section[Judged] = register(
     Section(
         name="summary",
         place=1,
         title="Summary",
-        meaning=(
-            "A lazy network only reweights the features it had at initialisation: the kernel of its initial weights describes"
-            " it completely. A rich network learned features of its own, and its kernel changed with them."
-        ),
-        formula=(
-            "Linearisation: ‖f₁ - f₀ - J₀(w₁ - w₀)‖ / ‖f₁ - f₀‖ over test items; 0 when training never left the tangent plane"
-            " at the start. Kernel: ‖H(K₁ - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
-        ),
+        meaning=LAZY,
+        formula=CHANGE,
         run=run,
         result=Summary,
         after=(surrogates.SECTION, kernel.SECTION),
@@ -162,15 +164,9 @@ SECTION: Section[Judged] = register(
         regression=ForRegression(
             meaning=(
                 "How much of the targets' variance the network explains on test items (R²), and its error in the target's"
-                " unit. A lazy network only reweights the features it had at initialisation: the kernel of its initial"
-                " weights describes it completely. A rich network learned features of its own, and its kernel changed with"
-                " them."
+                f" unit. {LAZY}"
             ),
-            formula=(
-                "R² = 1 - Σ(y - f)²/Σ(y - mean y)², RMSE = √mean(y - f)², output by output. Linearisation: ‖f₁ - f₀ - J₀(w₁ -"
-                " w₀)‖ / ‖f₁ - f₀‖ over test items; 0 when training never left the tangent plane at the start. Kernel: ‖H(K₁"
-                " - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
-            ),
+            formula=f"R² = 1 - Σ(y - f)²/Σ(y - mean y)², RMSE = √mean(y - f)², output by output. {CHANGE}",
             result=OutputSummary,
             cost=cost,
         ),
