@@ -94,7 +94,7 @@ class Items:
             images = self._thumbs[part]
             if images is None or not slots:
                 continue
-            chosen = [np.asarray(images[index]) for index in slots]
+            chosen = [shrunk(np.asarray(images[index])) for index in slots]
             rows = -(-len(chosen) // COLUMNS)
             smooth = "auto" if max(chosen[0].shape[:2]) > 40 else "pixelated"
             rules.append(
@@ -133,26 +133,16 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _images(array: NDArray[Any] | None) -> _Shrinking | None:
-    if array is None or array.ndim != 4 or array.dtype != np.uint8 or array.shape[-1] not in (1, 3):
-        return None
-    return _Shrinking(array)
+def _images(array: NDArray[Any] | None) -> NDArray[Any] | None:
+    known = array is not None and array.ndim == 4 and array.dtype == np.uint8 and array.shape[-1] in (1, 3)
+    return array if known else None
 
 
-class _Shrinking:
-    """The images of an array, scaled down one by one on access."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def __getitem__(self, index: int) -> UInt8[np.ndarray, "h w c"]:
-        pixels = np.asarray(self._array[index])
-        longest = max(pixels.shape[:2])
-        if longest <= LARGEST:
-            return pixels
-        image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
-        size = (max(1, round(pixels.shape[1] * LARGEST / longest)), max(1, round(pixels.shape[0] * LARGEST / longest)))
-        return np.asarray(image.resize(size, Image.Resampling.LANCZOS)).reshape(size[1], size[0], -1)
+def shrunk(pixels: UInt8[np.ndarray, "h w c"]) -> UInt8[np.ndarray, "h w c"]:
+    """An image, scaled down if it is large."""
+    longest = max(pixels.shape[:2])
+    if longest <= LARGEST:
+        return pixels
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
+    size = (max(1, round(pixels.shape[1] * LARGEST / longest)), max(1, round(pixels.shape[0] * LARGEST / longest)))
+    return np.asarray(image.resize(size, Image.Resampling.LANCZOS)).reshape(size[1], size[0], -1)
