@@ -17,6 +17,7 @@ from ntkscope.core import Record
 from ntkscope.report import VIEWS
 from ntkscope.report.source import Section, Source
 from ntkscope.report.views import draw
+from ntkscope.report.views.surrogates import POINTS
 
 SAID = (
     "Every one of 24 blocks of gradients agrees with PyTorch's own autograd on your model to 3×10⁻⁷ (allowed: 10⁻³);"
@@ -93,6 +94,19 @@ class TestSurrogates(ViewContract):
         assert "trace NTK, normalised" in best[0]
         assert "faithful by construction" in words(body)
 
+    def test_many_items_are_thinned_and_the_most_unlike_stay(self, tmp_path: Path) -> None:
+        record = Record.create(tmp_path / "x", kind="xray")
+        network = np.full(5000, 0.9)
+        other = np.full(5000, 0.9)
+        other[4321] = 0.01
+        record.array("surrogates.network_probability", network)
+        record.array("surrogates.probability.trntk", other)
+        section = Section("surrogates", data={"table": [{"kernel": "trntk", "tau": 0.5}]})
+        body = VIEWS["surrogates"](section, Source(record)).body
+        assert len(re.findall('class="mark"', body)) <= POINTS
+        assert "test item 4321: network 0.900, surrogate 0.010" in body
+        assert "of 5000 items are drawn" in body
+
 
 class TestExplain(ViewContract):
     name = "explain"
@@ -139,6 +153,28 @@ class TestExplain(ViewContract):
             unpacked(found["box"], len(chosen)), source.array("explain.box"), rtol=2e-5, atol=1e-30
         )
         assert [item["trust"] for item in published["items"]] == source.array("explain.trust").tolist()
+
+    def test_padding_is_left_out(self, tmp_path: Path) -> None:
+        record = Record.create(tmp_path / "x", kind="xray")
+        record.array("explain.chosen", np.array([[0, -1]]))
+        for name, index in (("top", [[[3, -1], [5, 5]]]), ("outliers", [[[-1, -1]] * 2]), ("nearest.trntk", [[2, 1]])):
+            name, _, kernel = name.partition(".")
+            for part, values in (("index", np.array(index)), ("value", np.ones(np.shape(index)))):
+                record.array(f"explain.{name}_{part}{'.' if kernel else ''}{kernel}", values)
+        source = Source(record)
+        published = VIEWS["explain"](Section("explain", data={**self.ONE, "kernels": ["trntk"]}), source).data
+        assert source.items.used("train") == [1, 2, 3]
+        assert unpacked(published["evidence"]["top"]["index"], 1).tolist() == [[[3, -1], [-1, -1]]]
+
+    def test_many_classes_are_narrowed_to_the_loudest(self, tmp_path: Path) -> None:
+        record = Record.create(tmp_path / "x", kind="xray")
+        means = np.zeros((1, 100, 100))
+        means[0, 5, 40:50] = 1.0
+        record.array("explain.class_mean", means)
+        record.array("explain.chosen", np.array([[5]]))
+        section = Section("explain", data={**self.ONE, "true": [77]})
+        found = VIEWS["explain"](section, Source(record)).data["evidence"]
+        assert unpacked(found["shown"], 1)[0, 0].tolist() == [5, *range(40, 50), 77]
 
 
 class TestConfusion(ViewContract):

@@ -86,6 +86,11 @@ def test_labels_that_cannot_be_corrected(name: str) -> None:
     assert review.corrected(np.array([0.0, 0.0, 1.0])).tolist() == [0, 0, 300]
 
 
+@pytest.mark.parametrize("path", [None, 5, "a\0b", "a" * 5000])
+def test_paths_that_are_none(path: Any) -> None:
+    refused(lambda: read_review(path))
+
+
 def test_a_review_belongs_to_one_xray(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "x", kind="xray")
     Review(record_id(record), ()).check(record)
