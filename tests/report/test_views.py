@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,15 @@ from ntkscope.core import Record
 from ntkscope.report import VIEWS
 from ntkscope.report.source import Section, Source
 from ntkscope.report.views import draw
+from ntkscope.report.views.representations import sentence as collapse_sentence
+from ntkscope.report.views.shift import sentence as shift_sentence
+from ntkscope.report.views.shift import shift as shift_view
 from ntkscope.report.views.surrogates import POINTS
+from ntkscope.xray.sections.representations import Layer, Representations
+from ntkscope.xray.sections.shift import Judged, Memorisation, Seen
+from report.browsing import Made
+from report.fixtures.examples import example
+from report.fixtures.xray import HOSTILE
 
 SAID = (
     "Every one of 24 blocks of gradients agrees with PyTorch's own autograd on your model to 3×10⁻⁷ (allowed: 10⁻³);"
@@ -112,7 +119,7 @@ class TestExplain(ViewContract):
     name = "explain"
     ONE = given(kernels=[], items=[7], predicted=[0], network_predicted=[0], true=[1], main="trntk", target="logits")
 
-    def test_published_data_are_the_records(self, made: Callable[..., Path]) -> None:
+    def test_published_data_are_the_records(self, made: Made) -> None:
         source = Source(Record.open(made(kind="image")))
         section = self.section(source)
         published = VIEWS["explain"](section, source).data
@@ -229,7 +236,7 @@ class TestProblems(ViewContract):
 class TestKernel(ViewContract):
     name = "kernel"
 
-    def test_before_and_after(self, source: Source, made: Callable[..., Path]) -> None:
+    def test_before_and_after(self, source: Source, made: Made) -> None:
         body = VIEWS["kernel"](self.section(source), source).body
         assert "Rotation, not centred" in body
         assert body.count("series-") == 4  # two curves and their two keys
@@ -272,7 +279,7 @@ class TestComputed(ViewContract):
 
 
 @pytest.fixture(scope="module")
-def source(made: Callable[..., Path]) -> Source:
+def source(made: Made) -> Source:
     return Source(Record.open(made(kind="image")))
 
 
@@ -317,3 +324,82 @@ class TestTangent(ViewContract):
         worse = [READINGS[0], {**READINGS[1], "accuracy": 0.8}]
         section = Section("tangent", data={**self.data, "readings": worse})
         assert "15.0 points less accurate" in words(VIEWS["tangent"](section, source).body)
+
+
+P = {"c2st": 0.002, "mmd": 0.01, "ks": 0.4, "holm": 0.006}
+SEEN = example(Seen, embedding="inputs", width=5, p=P, auc=0.8, auc_low=0.7, auc_high=0.9, effective=31.5)
+JUDGED = example(Judged, other="test items", train=60, items=60, verdict="shift", p=0.012, seen=[SEEN])
+KNOWN = example(Memorisation, train=1.0, test=0.7, gap=0.3, low=0.2, high=0.4, margin_auc=0.9, verdict="memorised")
+
+
+class TestShiftView(ViewContract):
+    name = "shift"
+    data = given(
+        judged=[
+            JUDGED,
+            {**JUDGED, "other": HOSTILE[0], "verdict": "too few items", "p": None, "seen": [], "why": [HOSTILE[1]]},
+        ],
+        memorisation=KNOWN,
+        level=0.05,
+        permutations=499,
+    )
+
+
+@pytest.mark.parametrize(
+    ("judged", "words"),
+    [
+        (JUDGED, "The test items differ from the training items beyond chance (p = 0.01): of a training item"),
+        (
+            {**JUDGED, "verdict": "no shift found"},
+            "No difference between the test items and the training items beyond chance",
+        ),
+        ({**JUDGED, "seen": [], "why": ["only 3"]}, "Nothing can be said about the test items: only 3."),
+    ],
+)
+def test_a_shift_has_a_sentence(judged: dict[str, Any], words: str) -> None:
+    assert shift_sentence(judged, 0.05).startswith(words)
+
+
+def test_both_samples_are_drawn(made: Made) -> None:
+    source = Source(Record.open(made(kind="image")))
+    data = {"judged": [JUDGED], "memorisation": KNOWN, "level": 0.05, "permutations": 499}
+    section = Section("shift", data=data)
+    assert "<circle" not in shift_view(section, source).body
+    source.array = lambda name: np.ones((120, 2)) * np.arange(120)[:, None]  # type: ignore[method-assign]
+    body = shift_view(section, source).body
+    assert body.count("<circle") == 60
+    assert body.count('class="mark odd"') == 60
+    assert "memorised" in body
+    unclear = {**data, "memorisation": {**KNOWN, "verdict": "cannot be told from the shift"}}
+    assert "two possible causes" in shift_view(Section("shift", data=unclear), source).body
+
+
+MEASURED = {"nc1": 2.5, "cdnv": 3.1, "differs": 0.3, "dimension": 12.3, "dimension_error": 0.4}
+PROBED = {"accuracy": {"knn": 0.8, "ncc": 0.7, "svm": 0.85}, "components": {"knn": 20, "ncc": 9, "svm": 50}}
+PROBED_LAYER = example(Layer, name="layer1", width=4096, share=0.01, **PROBED, **MEASURED)
+LAST = {**PROBED_LAYER, "name": "layer2", "agree": True, "share": 0.98, "averaged": True, "nc1": 0.0}
+SILENT = example(Layer, name=HOSTILE[1], reason=HOSTILE[0])
+SHARES = {"layer2": 0.97, "": 0.03}
+COLLAPSED = example(
+    Representations, layers=[PROBED_LAYER, SILENT, LAST], collapse="layer2", lasting=True, distribution=SHARES
+)
+
+
+class TestRepresentations(ViewContract):
+    name = "representations"
+    data = COLLAPSED
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "From layer2 on three different classifiers"),
+        ({}, "In 97 % of resampled test sets it is the same layer."),
+        ({"lasting": False}, "At layer2 for the first time three different classifiers"),
+        ({"lasting": False}, "no lasting collapse"),
+        ({"collapse": "layer1"}, "Already at layer1, the first layer, three different classifiers"),
+        ({"collapse": None}, "In 97 % of resampled test sets they do at some layer."),
+    ],
+)
+def test_the_sentence_says_where_and_how_firmly(changes: dict[str, Any], words: str) -> None:
+    assert words in collapse_sentence({**COLLAPSED, **changes})
