@@ -72,7 +72,7 @@ test: $(VENV)/installed-test
 
 # Shapes and types of what is passed are checked at run time in the second run of nightly: that makes the engine three times slower.
 SHAPED := tests/linalg tests/kernels/test_trace.py tests/kernels/test_conjugate.py tests/kernels/test_projected.py \
-	tests/tangent/test_traps.py tests/tangent/test_layer_rules.py tests/infinite/test_finite_width.py tests/measures \
+	tests/tangent/trace/test_traps.py tests/tangent/trace/test_layer_rules.py tests/infinite/test_finite_width.py tests/measures \
 	tests/machines tests/explain tests/surrogates/test_ridge_loo.py tests/training/test_training_ensemble.py
 
 guard: $(VENV)/installed-test

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -217,9 +218,26 @@ def convolutional_networks(draw: Draw) -> Architecture:
     return Architecture(settle(draw, Network(body, pool, head)), batch(draw, *shape))
 
 
+FAMILIES = {
+    "vectors": vector_networks(),
+    "sequences": sequence_networks(),
+    "tokens": sequence_networks(tokens=True),
+    "convolutions": convolutional_networks(),
+}
+few = settings(  # the same ones every day, and no shrinking, which is for the night
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    derandomize=True,
+    max_examples=3,
+    phases=[Phase.explicit, Phase.generate],
+)
+many = settings(few, derandomize=False, max_examples=160)
+
+
 def architectures() -> st.SearchStrategy[Architecture]:
     """Any of the above."""
-    return st.one_of(vector_networks(), sequence_networks(), sequence_networks(tokens=True), convolutional_networks())
+    return st.one_of(*FAMILIES.values())
 
 
 budgets = st.sampled_from(["2GiB", "64MiB", "smallest"])

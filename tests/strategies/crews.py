@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from ntkscope.tangent.kernel import plan
-from ntkscope.tangent.kernel.schedule import planned
+from ntkscope.tangent.kernel.plan import planned
 
 
 @contextmanager

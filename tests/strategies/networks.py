@@ -55,5 +55,10 @@ class Net(nn.Module):
         return self.run(self, *args, **kwargs)
 
 
+def normed_images(n: int) -> Case:
+    layers = [nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2, groups=2)]
+    return randomize(nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 3))), noise(n, 2, 6, 6)
+
+
 def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(noise(*shape, seed=len(shape)))

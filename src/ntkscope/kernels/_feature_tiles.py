@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +21,7 @@ from ntkscope.tangent.certify.spot_check import Spot, settle
 from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.kernel.in_memory import Products, multiplied
 from ntkscope.tangent.kernel.plan import Footprint
+from ntkscope.tangent.kernel.products import Maker
 from ntkscope.tangent.kernel.store_source import Recipe
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject
@@ -31,10 +30,8 @@ from ntkscope.tangent.trace.probed import probed
 HELD = 6  # times its features, what a sample takes while they are made
 
 
-class FeatureMaker:
+class FeatureMaker(Maker):
     """Features (n, p) of several layers, whose products add up."""
-
-    width, full, sharing = 1, False, 0
 
     def __init__(self, audited: AuditedFeatures, sample: Batch) -> None:
         self.subject, self.audited = audited.subject, audited
@@ -44,14 +41,6 @@ class FeatureMaker:
         self.pieces = tuple(range(len(probe)))
         self._numbers = sum(layer[0].numel() for layer in probe)
         self._inputs = sum(t[0].numel() * t.element_size() for t in sample.tensors())
-
-    @property
-    def device(self) -> torch.device:
-        return self.subject.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.subject.dtype
 
     @property
     def footprint(self) -> Footprint:
@@ -73,14 +62,8 @@ class FeatureMaker:
     def settle_spot(self, spot: Spot, total: Tensor) -> None:
         self.audited.worst = max(self.audited.worst, settle(spot, total, self.audited.tolerance))
 
-    def feature(self, backward_pass: list[Tensor], piece: int) -> DenseFeature:
+    def feature(self, backward_pass: list[Tensor], piece: int, out: Tensor | None = None) -> DenseFeature:
         return DenseFeature(backward_pass[piece].flatten(1).unsqueeze(1))
-
-    def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]:
-        return self.timing(stage)
-
-    def count(self, stage: str, flops: float) -> None:
-        self.timing.count(stage, flops)
 
     def twin(self) -> FeatureMaker:
         """The same for another thread."""
@@ -93,21 +76,6 @@ class FeatureMaker:
             other.subject, audited.compute, audited.certify, kinked=audited.kinked, seed=audited.seed + 1
         )
         return other
-
-    def groups(self, heads: int) -> list[FeatureMaker]:
-        return [self]
-
-    def group_footprint(self, heads: int) -> Footprint:
-        return self.footprint
-
-    def compare_modes(self, x: Batch, room: float) -> None:
-        """There is one way to run them."""
-
-    def longest(self, samples: int) -> int:
-        return 0
-
-    def begin(self, blocks: int, spare: float, threads: int) -> None:
-        """Nothing depends on it."""
 
     def check_finite(self, values: Tensor, x: Batch) -> None:
         if not bool(torch.isfinite(values).all()):

@@ -31,8 +31,8 @@ from ntkscope.tangent.blocks.heads import Heads, as_heads
 from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.certify.fallback import Fallback
 from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.kernel.products import Maker
 from ntkscope.tangent.kernel.store_source import NetworkSource, TangentRecipe
-from ntkscope.tangent.kernel.tiles import TileMaker
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch
 from ntkscope.tangent.model.fingerprint import (
@@ -147,7 +147,7 @@ class ProjectedRows(NetworkSource[Engine]):
         }
         self.fingerprint = {**self.fingerprint, **own}
 
-    def _make(self, maker: TileMaker) -> Engine:
+    def _make(self, maker: Maker) -> Engine:
         assert isinstance(maker, Engine)
         return maker
 

@@ -89,7 +89,7 @@ def _each(engine: Engine, sketch: Sketch) -> int:
         return (piece.forming_numbers(engine.width) + formed + product_numbers(engine, sketch, piece)) * size
 
     func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.method == "func")
-    each = engine.graph_bytes + engine.prepared_bytes + engine.width * engine.arrived_bytes + func * size
+    each = engine.probed.graph_bytes + engine.prepared_bytes + engine.width * engine.arrived_bytes + func * size
     return each + max(map(sample_bytes, engine.pieces)) + engine.width * sketch.dim * size * (1 if sketch.dense else 3)
 
 

@@ -18,10 +18,9 @@ from ntkscope.storage.filling import fill
 from ntkscope.storage.kernel_store import KernelStore
 from ntkscope.storage.tiled import open_kernel
 from ntkscope.tangent.certify.fallback import Fallback
-from ntkscope.tangent.kernel.plan import FEW_STORED, Cut, heads_at_once
-from ntkscope.tangent.kernel.schedule import check_schedule, cut_for
+from ntkscope.tangent.kernel.plan import FEW_STORED, Cut, check_schedule, cut_for, heads_at_once
+from ntkscope.tangent.kernel.products import Maker
 from ntkscope.tangent.kernel.store_source import FeatureTiles, Recipe
-from ntkscope.tangent.kernel.tiles import TileMaker
 from ntkscope.tangent.model.fingerprint import (
     code_identity,
     inputs_fingerprint,
@@ -87,7 +86,7 @@ def stored(
     )
 
 
-def _cut(request: Request, maker: TileMaker, outputs: int, schedule: str) -> Cut:
+def _cut(request: Request, maker: Maker, outputs: int, schedule: str) -> Cut:
     """The cut of a new store; where features of all heads leave room for few samples, heads are taken in groups."""
     threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
     n, m = len(request.x1), None if request.x2 is None else len(request.x2)
@@ -123,7 +122,7 @@ def refuse_store(request: Request, what: str, remedy: str) -> None:
         raise UsageError(f"got store= with {what}; {remedy}")
 
 
-def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker, cut: Cut) -> dict[str, str]:
+def _fingerprint(request: Request, options: Mapping[str, str], maker: Maker, cut: Cut) -> dict[str, str]:
     """All that the numbers depend on. PyTorch's version is not among it: it may change last digits, and is a label."""
     chosen = request.numbers
     return {

@@ -20,9 +20,9 @@ from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
 from ntkscope.tangent.blocks.heads import Heads, as_heads
-from ntkscope.tangent.blocks.products import ranges
 from ntkscope.tangent.certify.features import AuditedFeatures
-from ntkscope.tangent.forward.module_outputs import outputs_of
+from ntkscope.tangent.forward.stages import outputs_of
+from ntkscope.tangent.kernel.products import ranges
 from ntkscope.tangent.model.arithmetic import check_feature_range
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.state import ours

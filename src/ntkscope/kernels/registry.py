@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias, TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import nn
@@ -14,7 +14,6 @@ from ntkscope.core.sizes import over_budget
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent.blocks.heads import OutputSketch
-from ntkscope.tangent.certify.auditor import CERTIFY
 from ntkscope.tangent.forward.readout import last_parameters
 from ntkscope.tangent.kernel.engines import Engines
 from ntkscope.tangent.model import guards
@@ -26,7 +25,6 @@ from ntkscope.tangent.model.subject import Subject, place
 
 F = TypeVar("F", bound=Callable[..., Gram])
 Held = TypeVar("Held")
-Certify: TypeAlias = Annotated[str | bool, CERTIFY]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.checked import check_arguments, checked
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.kernels.registry import KERNELS, Certify, Kept, Request
+from ntkscope.kernels.registry import KERNELS, Kept, Request
 from ntkscope.linalg import Gram
 from ntkscope.tangent.blocks.heads import OutputSketch, as_heads, chosen_outputs
 from ntkscope.tangent.blocks.precision import PRECISIONS, Precision
+from ntkscope.tangent.certify.auditor import Certify
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch

@@ -12,11 +12,4 @@ from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.matrices.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
 from ntkscope.tangent.operators.jacobian import Jacobian
 
-__all__ = [
-    "Coverage",
-    "FeatureMatrices",
-    "Jacobian",
-    "LayerFeatures",
-    "activations",
-    "feature_matrices",
-]
+__all__ = ["Coverage", "FeatureMatrices", "Jacobian", "LayerFeatures", "activations", "feature_matrices"]

@@ -21,7 +21,7 @@ from ntkscope.core.errors import DataCorrupt, StoreError
 from ntkscope.core.types import fingerprint
 from ntkscope.models.text import POOLINGS, pool_tokens
 from ntkscope.tangent.certify.features import AuditedFeatures
-from ntkscope.tangent.forward.module_outputs import outputs_of, tensor_in
+from ntkscope.tangent.forward.stages import outputs_of, tensor_in
 from ntkscope.tangent.model.batches import Batch, as_batch
 from ntkscope.tangent.model.guards import check_mode
 from ntkscope.tangent.model.subject import Subject

@@ -62,9 +62,8 @@ class _Flipped(Function):
                 dims == 2 and x.device.type in MULTIPLIED and prod(x.shape[2:]) <= SMALL and set(ctx.dilation) == {1}
             )
             convolve = patches_multiplied if small else BY_DIMENSION[dims]
-            kernel = (
-                _turned(weight) if torch.is_grad_enabled() else ctx.flipped
-            )  # which may be differentiated once more
+            # which may be differentiated once more
+            kernel = _turned(weight) if torch.is_grad_enabled() else ctx.flipped
             onward = convolve(cotangent, kernel, None, 1, reach, ctx.dilation)
         elif ctx.needs_input_grad[0]:
             how = ([1] * dims, ctx.padding, ctx.dilation, False, [0] * dims, 1)

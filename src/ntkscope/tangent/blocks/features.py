@@ -32,6 +32,11 @@ class DenseFeature:
     values: Tensor
     scale: Tensor | None = None
 
+    @property
+    def stored(self) -> Tensor:
+        """The numbers (…, heads, …) that a head changes."""
+        return self.values
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -64,9 +69,9 @@ class DenseFeature:
         weights, unit = _fitted(weights, self.scale, self.values.dtype)
         return _times(weights.flatten(1) @ self.values.flatten(0, 1), unit)
 
-    def head(self, k: int) -> DenseFeature:
-        """The same for one head alone."""
-        return DenseFeature(self.values[:, k : k + 1], self.scale)
+    def some(self, heads: slice) -> DenseFeature:
+        """The same for some heads alone."""
+        return DenseFeature(self.values[:, heads], self.scale)
 
     def put(self, start: int, block: DenseFeature) -> None:
         self.values[start : start + len(block)] = block.values
@@ -81,6 +86,10 @@ class FactoredFeature:
     a: Tensor
     b: Tensor
     scale: Tensor | None = None
+
+    @property
+    def stored(self) -> Tensor:
+        return self.b
 
     def __len__(self) -> int:
         return self.b.shape[1]
@@ -131,9 +140,8 @@ class FactoredFeature:
         values = torch.einsum("gnsco,nc->gnso", self.b, weights).flatten(0, 2)
         return values.new_zeros(rows, values.shape[1]).index_add_(0, self.a.flatten(), values)
 
-    def head(self, k: int) -> FactoredFeature:
-        """The same for one head alone."""
-        return FactoredFeature(self.a, self.b[:, :, :, k : k + 1], self.scale)
+    def some(self, heads: slice) -> FactoredFeature:
+        return FactoredFeature(self.a, self.b[:, :, :, heads], self.scale)
 
     def put(self, start: int, block: FactoredFeature) -> None:
         self.a[:, start : start + len(block)] = block.a
@@ -349,8 +357,7 @@ def _chunks(n: int, bytes_each: int, workspace: int) -> Iterator[slice]:
 
 def self_products(feature: Feature) -> Float[Tensor, "n c"]:
     """`<g_c(x_i), g_c(x_i)>` for every sample and head, (n, c), float64; a few samples at a time."""
-    where = (feature.values if isinstance(feature, DenseFeature) else feature.b).device.type
-    held = max(1, _SELF_NUMBERS.get(where, 2**20) // max(1, _numbers_each(feature)))
+    held = max(1, _SELF_NUMBERS.get(feature.stored.device.type, 2**20) // max(1, _numbers_each(feature)))
     parts = [_self_products(feature[at]) for at in _chunks(len(feature), 1, held)]
     values = torch.cat(parts)
     return values if feature.scale is None else values * feature.scale.double().square()[:, None]

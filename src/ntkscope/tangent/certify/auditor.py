@@ -15,16 +15,26 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError, generator
+from ntkscope.core import NtkscopeError, NumericalError, UsageError, generator
 from ntkscope.tangent.blocks.features import DenseFeature, FactoredFeature, Feature, bundle, joined, small
 from ntkscope.tangent.blocks.heads import Heads
-from ntkscope.tangent.certify.comparison import Check, Pending, Sizes, Squares, Table, squares, stacked
-from ntkscope.tangent.certify.held_out import HeldOut, Some
+from ntkscope.tangent.certify.comparison import (
+    Account,
+    Check,
+    HeldOut,
+    Pending,
+    Sizes,
+    Some,
+    Squares,
+    Table,
+    squares,
+    stacked,
+)
 from ntkscope.tangent.certify.spot_check import Spot, Spots, settle
 from ntkscope.tangent.model.autograd import compare, dense, pulled
 from ntkscope.tangent.model.batches import Batch
@@ -35,6 +45,7 @@ from ntkscope.tangent.trace.terms import Order
 
 LOG = logging.getLogger(__name__)
 CERTIFY = ("every", "sampled", False)
+Certify: TypeAlias = Annotated[str | bool, CERTIFY]
 SAMPLED = 8  # one block in so many is checked, and the first
 NOISE = 1e-3  # of the largest gradient: below this, differences are judged beside that one
 SUMS = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 1.5e-1, torch.float16: 3e-2}
@@ -61,6 +72,14 @@ class GraphMismatch(NtkscopeError):
             " between two samples is not defined; rewrite the model so that each sample is computed alone"
         )
 
+    @classmethod
+    def raise_all(cls, changed: Sequence[GraphMismatch]) -> None:
+        """One of several, where there are any."""
+        if changed:
+            names = {name for change in changed for name in change.names}
+            suspect = all(change.suspect for change in changed)
+            raise cls(names, suspect=suspect, refusal=changed[0].refusal)
+
 
 @dataclass
 class Small:
@@ -72,7 +91,7 @@ class Small:
 
 
 @dataclass
-class Auditor:
+class Auditor(Account):
     """Checks the blocks of one engine and keeps their account."""
 
     subject: Subject
@@ -80,12 +99,6 @@ class Auditor:
     mode: str | bool
     precision: str
     seed: int = 0
-    worst: float = 0.0
-    checked: int = 0
-    blocks: int = 0
-    alone: int = 0
-    seconds: float = 0.0
-    fell_back: list[str] = field(default_factory=list)
     vectors: dict[int, Tensor] = field(default_factory=dict)
     pending: Pending = field(default_factory=Pending)
     small: Small | None = None
@@ -389,20 +402,6 @@ class Auditor:
         relative = torch.where(total.isfinite().all(1), total[:, 2] / scale, torch.inf).tolist()
         bad = {name for name, value in zip(names, relative) if not value <= tolerance}
         return bad, max((value for value in relative if value <= tolerance), default=0.0)
-
-    def certificate(self) -> Certificate:
-        return Certificate(
-            self.worst,
-            self.tolerance,
-            self.checked,
-            self.blocks,
-            self.alone,
-            tuple(self.fell_back),
-            tuple(sorted(self.subject.changes)),
-            self.seconds,
-            model=self.subject.title,
-            compared=self.subject.compared,
-        )
 
 
 class _told:

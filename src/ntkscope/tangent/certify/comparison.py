@@ -1,4 +1,5 @@
-"""What a block under audit is compared by: random sums of its gradients, ours and autograd's, and the sizes of both.
+"""What a block under audit is compared by: random sums of its gradients, ours and autograd's, and the sizes of both; and
+samples that are run without the rest of their block.
 
 Sums wait until there are enough of them to be compared in few launches, and are read once: a GPU is not waited for in between.
 """
@@ -9,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ntkscope.tangent.blocks.features import DenseFeature, Drawn, Feature
+from ntkscope.core import Certificate
+from ntkscope.tangent.blocks.features import Drawn, Feature
+from ntkscope.tangent.model.subject import Subject
 
 Squares = tuple[float, float, float, float]
+LEAST = 16  # other samples up to which all are run again; of more, an eighth
 PENDING = {"cpu": 2**18, "cuda": 2**22}  # numbers of sums that wait to be compared together
 
 
@@ -135,10 +139,35 @@ class Check:
         """All draws in the numbers of a feature, converted once for all pieces; its own scales are applied before."""
         if feature.scale is not None:
             return self.draws
-        dtype = (feature.values if isinstance(feature, DenseFeature) else feature.b).dtype
+        dtype = feature.stored.dtype
         if dtype not in self._cast:
             self._cast[dtype] = self.draws.to(dtype)
         return self._cast[dtype]
+
+
+@dataclass
+class Account:
+    """What was checked of one subject so far. `against`: what it was compared with."""
+
+    subject: Subject = field(init=False)
+    worst: float = field(default=0.0, init=False)
+    checked: int = field(default=0, init=False)
+    blocks: int = field(default=0, init=False)
+    alone: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
+    fell_back: list[str] = field(default_factory=list, init=False)
+
+    against: ClassVar[str] = "autograd"
+
+    @property
+    def tolerance(self) -> float:
+        raise NotImplementedError
+
+    def certificate(self) -> Certificate:
+        counts = self.checked, self.blocks, self.alone
+        changes, subject = tuple(sorted(self.subject.changes)), self.subject
+        said = self.against, subject.title, subject.compared
+        return Certificate(self.worst, self.tolerance, *counts, tuple(self.fell_back), changes, self.seconds, *said)
 
 
 def squares(sizes: Sequence[Sizes | Table]) -> list[list[tuple[str, Squares]]]:
@@ -163,3 +192,32 @@ def stacked(numbers: Sequence[Tensor]) -> Tensor:
     if len({number.dtype for number in numbers}) == 1:
         return torch.stack(list(numbers)).double()
     return torch.stack([number.double() for number in numbers])
+
+
+@dataclass(frozen=True)
+class Some:
+    """Some samples of a block, as slices: a list of indices would be sent to a GPU, and everything before it waited for."""
+
+    parts: tuple[slice, ...]
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """A copy of their rows."""
+        return torch.cat([values[part] for part in self.parts])
+
+    def count(self, n: int) -> int:
+        return sum(len(range(*part.indices(n))) for part in self.parts)
+
+    @classmethod
+    def others(cls, one: int, n: int) -> Some:
+        """All samples but one; of many, one in eight."""
+        if n - 1 <= LEAST:
+            return cls((slice(0, one), slice(one + 1, n)))
+        return cls((slice((one + 1 + one // 8 % 7) % 8, n, 8),))
+
+
+class HeldOut(NamedTuple):
+    """Some samples that were run without the others: their heads, and the outputs those are made of."""
+
+    rows: Some
+    values: Tensor
+    outputs: Tensor

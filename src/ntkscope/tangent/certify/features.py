@@ -9,8 +9,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ntkscope.core import Certificate, NtkscopeError, UsageError, generator
+from ntkscope.core import NtkscopeError, UsageError, generator
 from ntkscope.tangent.certify.auditor import KINK, SAMPLED
+from ntkscope.tangent.certify.comparison import Account
 from ntkscope.tangent.certify.spot_check import Spots
 from ntkscope.tangent.model.autograd import compare
 from ntkscope.tangent.model.batches import Batch
@@ -21,19 +22,21 @@ Compute: TypeAlias = Callable[[Subject, Batch], list[Tensor]]
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 
 
-class AuditedFeatures:
+class AuditedFeatures(Account):
     """Features (n, …) of several layers; of every block some samples, drawn at random, must have the same ones alone.
 
     `kinked`: they are gradients, which jump where an activation is on the other side of a kink.
     """
 
+    against = "single samples"
+
     def __init__(
         self, subject: Subject, compute: Compute, certify: str | bool = "every", *, kinked: bool = False, seed: int = 0
     ) -> None:
+        super().__init__()
         self.subject, self.compute, self.certify, self.seed = subject, compute, certify, seed
         self.kinked = kinked
         self.spots = Spots(certify is not False, seed)
-        self.worst, self.checked, self.blocks, self.alone, self.seconds = 0.0, 0, 0, 0, 0.0
 
     @property
     def tolerance(self) -> float:
@@ -71,22 +74,6 @@ class AuditedFeatures:
             if self.subject.wary:
                 compare(self.subject, batch[i : i + 1])
         self.checked += 1
-
-    def certificate(self) -> Certificate:
-        changes = tuple(sorted(self.subject.changes))
-        return Certificate(
-            self.worst,
-            self.tolerance,
-            self.checked,
-            self.blocks,
-            self.alone,
-            (),
-            changes,
-            self.seconds,
-            "single samples",
-            self.subject.title,
-            self.subject.compared,
-        )
 
 
 def _apart(one: Tensor, other: Tensor) -> tuple[float, float]:

@@ -39,14 +39,14 @@ class Spot:
 
     def add_pair(self, one: Feature, other: Feature) -> None:
         """The same for the features of the two samples alone."""
-        self.heads, self.dtype = _heads(one), (one.values if isinstance(one, DenseFeature) else one.b).dtype
+        self.heads, self.dtype = one.stored.shape[-2], one.stored.dtype
         if self.full:
             parts = [self._chosen]
         else:
             each = max(1, HELD // max(1, _numbers(one, other)))
             parts = [slice(at, at + each) for at in range(0, self.heads, each)]
         for part in parts:
-            found = products(_joined(_some(one, part), _some(other, part)), self.full)
+            found = products(_joined(one.some(part), other.some(part)), self.full)
             self.products = found if self.products is None else self.products + found
 
     @property
@@ -162,10 +162,6 @@ def _joined(left: Feature, right: Feature) -> Feature:
     return FactoredFeature(torch.cat([left.a, right.a], 1), torch.cat([left.b, right.b], 1), scale)
 
 
-def _heads(feature: Feature) -> int:
-    return feature.values.shape[1] if isinstance(feature, DenseFeature) else feature.b.shape[3]
-
-
 def _numbers(one: Feature, other: Feature) -> int:
     """Numbers held for one head of two samples."""
     if isinstance(one, DenseFeature):
@@ -175,10 +171,3 @@ def _numbers(one: Feature, other: Feature) -> int:
     s = max(one.positions, other.positions)
     inside = one.a.shape[3] if one.a.is_floating_point() else s
     return 4 * g * s * (s + o) if s <= inside else 2 * g * o * inside
-
-
-def _some(feature: Feature, heads: slice) -> Feature:
-    """Some of the heads."""
-    if isinstance(feature, DenseFeature):
-        return DenseFeature(feature.values[:, heads], feature.scale)
-    return FactoredFeature(feature.a, feature.b[:, :, :, heads], feature.scale)

@@ -19,15 +19,14 @@ from ntkscope.core.sizes import over_budget
 from ntkscope.core.types import fingerprint
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.lacking import DamageWarning
-from ntkscope.tangent.blocks.products import ranges
 from ntkscope.tangent.certify.features import AuditedFeatures
+from ntkscope.tangent.kernel.products import ranges
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.fingerprint import DIGITS, inputs_fingerprint, network_identity
 
 CHUNK = 1 << 27  # bytes of one chunk of all layers together
-BLOCK = (
-    "block"  # samples the network is run on at once: it decides the rounding, so a store keeps what it was begun with
-)
+# samples the network is run on at once: it decides the rounding, so a store keeps what it was begun with
+BLOCK = "block"
 
 
 @dataclass(frozen=True)
@@ -112,14 +111,7 @@ def _lacking(store: FeatureStore) -> set[int]:
 
 
 def _prepared(
-    audited: AuditedFeatures,
-    batch: Batch,
-    layer: Layer,
-    number: int,
-    place: str,
-    reduce: Any,
-    rows: int,
-    block: int,
+    audited: AuditedFeatures, batch: Batch, layer: Layer, number: int, place: str, reduce: Any, rows: int, block: int
 ) -> FeatureStore:
     subject = audited.subject
 

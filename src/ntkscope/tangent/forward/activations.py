@@ -14,15 +14,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
+from ntkscope.core.checked import checked
 from ntkscope.core.machine.threads import Together
 from ntkscope.core.random import kept_randomness, reseed
 from ntkscope.core.sizes import over_budget, parse_bytes
 from ntkscope.storage.feature_store import FeatureStore
-from ntkscope.tangent.blocks.products import ranges
 from ntkscope.tangent.certify.features import AuditedFeatures
 from ntkscope.tangent.forward.activation_stores import Layer, filled
 from ntkscope.tangent.forward.stages import layer_outputs, stages
 from ntkscope.tangent.kernel.plan import CPU_BLOCK, CUDA_BLOCK, CUDA_SLACK, SLACK
+from ntkscope.tangent.kernel.products import ranges
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch
 from ntkscope.tangent.model.subject import Subject, place, quiet
@@ -30,12 +31,10 @@ from ntkscope.tangent.model.subject import Subject, place, quiet
 Reduce: TypeAlias = Literal["flatten", "mean"] | Callable[[Tensor], Tensor]
 HELD = 6  # times its outputs and inputs, what a sample takes while the network is run
 MASK = "attention_mask"
-SEQUENCE = (
-    nn.Conv1d,
-    nn.ConvTranspose1d,
-)  # they have channels before positions, where other layers have positions first
+SEQUENCE = (nn.Conv1d, nn.ConvTranspose1d)  # with channels before positions; other layers have positions first
 
 
+@checked
 def activations(
     model: nn.Module,
     x: Any,
@@ -63,10 +62,6 @@ def activations(
     >>> {name: tuple(rows.shape) for name, rows in activations(model, torch.eye(2)).items()}
     {'0': (2, 3)}
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
-    if not callable(reduce) and reduce not in ("flatten", "mean"):
-        raise UsageError(f"got reduce={reduce!r}; expected 'flatten', 'mean' or a function from (n, …) to (n, width)")
     budget = parse_bytes(memory)
     guards.check_mode(model)
     batch = as_batch(x, model)

@@ -216,7 +216,7 @@ def _affine_in(
     alike = (moves[0] - moves[0][:1]).abs().amax() <= 4 * tolerance * scale
     if not (straight and alike):
         return None
-    slope = _slope(subject, batch, names, number, flat, outputs)
+    slope = _slope(subject, batch, names, number, result)
     rest = outputs - flat @ slope
     spread = (rest - rest[:1]).abs().amax()
     if len(batch) < 2 or not bool(spread <= 10 * allowed):
@@ -235,22 +235,13 @@ def _allowed(subject: Subject, outputs: Tensor, varying: float = 0.0) -> float:
     return 10 * subject.loosest(OUTPUTS) * varying + 64 * subject.loosest(EPSILON) * float(outputs.abs().amax())
 
 
-def _slope(subject: Subject, batch: Batch, names: dict[int, str], number: int, flat: Tensor, outputs: Tensor) -> Tensor:
+def _slope(subject: Subject, batch: Batch, names: dict[int, str], number: int, result: Tensor) -> Tensor:
     """How the outputs follow the result of a call, (numbers of the result, outputs), from one backward pass per output."""
-    zero = torch.zeros(flat.shape[1], dtype=flat.dtype, device=flat.device, requires_grad=True)
-    shape = (len(batch), *_shape_of(subject, batch, names, number))
-    with _Affine(names, number, zero.view(shape[1:])):
+    zero = torch.zeros(result[0].numel(), dtype=result.dtype, device=result.device, requires_grad=True)
+    with _Affine(names, number, zero.view(result.shape[1:])):
         values = subject(batch)
-    grads = [
-        torch.autograd.grad(values[0, k], zero, retain_graph=True, allow_unused=True)[0] for k in range(values.shape[1])
-    ]
+    grads = [torch.autograd.grad(value, zero, retain_graph=True, allow_unused=True)[0] for value in values[0]]
     return torch.stack([torch.zeros_like(zero) if g is None else g for g in grads], dim=1).detach()
-
-
-def _shape_of(subject: Subject, batch: Batch, names: dict[int, str], number: int) -> torch.Size:
-    with _Affine(names) as mode:
-        subject(batch)
-    return mode.found[number].result.shape[1:]
 
 
 def last_parameters(subject: Subject, batch: Batch) -> tuple[str, ...]:

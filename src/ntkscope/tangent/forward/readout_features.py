@@ -151,9 +151,7 @@ def _separated(locator: Locator, readout: Readout, model: str) -> tuple[Tensor, 
             f"the {leading.shape[1]} outputs of {model} are combinations of fewer than {leading.shape[1]} results of its"
             " readout; expected a readout with a result for each output: drop the outputs that follow from others"
         )
-    scale = (
-        leading.abs().max()
-    )  # of the outputs' own: with the features it is, and the mix of a plain readout is the identity
+    scale = leading.abs().max()  # goes to the features, so that the mix of a plain readout is the identity
     return weights * scale, leading / scale
 
 

@@ -12,35 +12,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.tangent.blocks.backward import BackwardPass
-from ntkscope.tangent.blocks.deferred import Deferral, kept_factors
+from ntkscope.tangent.blocks.deferred import kept_factors
 from ntkscope.tangent.blocks.features import DenseFeature, Feature, accumulate, product_flops, self_products
-from ntkscope.tangent.blocks.products import Features, Maker, mirror, place_feature, ranges, strips
 from ntkscope.tangent.certify.auditor import GraphMismatch
 from ntkscope.tangent.certify.spot_check import Spot
-from ntkscope.tangent.kernel.schedule import NARROW
+from ntkscope.tangent.kernel.plan import NARROW
+from ntkscope.tangent.kernel.products import Features, Maker, mirror, place_feature, ranges, strips
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 
 ALIGNED = 512  # bytes, at which the columns' gradients begin
-
-
-@runtime_checkable
-class Deferring(Maker, Protocol):
-    """A maker of features some of which can be formed later."""
-
-    @property
-    def deferral(self) -> Deferral: ...
-
-    def feature(self, backward_pass: Any, piece: Any, out: Tensor | None = None) -> Feature:
-        """`out`: where a formed gradient may be written."""
-        ...
 
 
 @dataclass(eq=False)
@@ -57,7 +44,7 @@ class FactorCache:
     formed: set[tuple[range, ParameterBlock]] = field(default_factory=set)  # and checked
     done: set[range] = field(default_factory=set)  # blocks of which everything was
 
-    def put(self, maker: Deferring, x: Batch, at: range, *, check: bool, room: Tensor | None = None) -> None:
+    def put(self, maker: Maker, x: Batch, at: range, *, check: bool, room: Tensor | None = None) -> None:
         """Run one block of `x`. `check`: form everything once, in `room` where there is one, and compare it now, not when it is
         used first."""
         backward_pass = maker.capture(x[at.start : at.stop])
@@ -89,7 +76,7 @@ class FactorCache:
         if self.side is not None:
             self.side[at.start : at.stop] += self_products(feature)
 
-    def _form(self, maker: Deferring, piece: ParameterBlock, at: range, out: Tensor | None = None) -> Feature:
+    def _form(self, maker: Maker, piece: ParameterBlock, at: range, out: Tensor | None = None) -> Feature:
         """The gradients of one block; the first time, they are compared with autograd."""
         backward_pass, first = self.blocks[at], at not in self.done and (at, piece) not in self.formed
         feature = maker.feature(backward_pass if first else replace(backward_pass, check=None), piece, out)
@@ -99,7 +86,7 @@ class FactorCache:
                 self._meet(feature, at)
         return feature
 
-    def feature(self, maker: Deferring, piece: ParameterBlock, span: range, room: Tensor | None = None) -> Feature:
+    def feature(self, maker: Maker, piece: ParameterBlock, span: range, room: Tensor | None = None) -> Feature:
         """The features of some consecutive blocks; `room`: bytes that they may be formed in."""
         if piece in self.features:
             return self.features[piece][span.start : span.stop]
@@ -116,7 +103,7 @@ class FactorCache:
                     place.copy_(made.values)
         return DenseFeature(values)
 
-    def _joined(self, maker: Deferring, piece: ParameterBlock, blocks: Sequence[range], span: range) -> Feature:
+    def _joined(self, maker: Maker, piece: ParameterBlock, blocks: Sequence[range], span: range) -> Feature:
         if len(blocks) == 1:
             return self._form(maker, piece, blocks[0])
         whole: Features = {}
@@ -126,7 +113,7 @@ class FactorCache:
                 place_feature(whole, piece, made, at.start - span.start, len(span))
         return whole[piece]
 
-    def settle(self, maker: Deferring) -> None:
+    def settle(self, maker: Maker) -> None:
         """After every piece was formed: raise what all blocks together say is wrong."""
         changed: list[GraphMismatch] = []
         for backward_pass in self.blocks.values():
@@ -134,14 +121,11 @@ class FactorCache:
                 maker.settle(backward_pass)
             except GraphMismatch as change:
                 changed.append(change)
-        if changed:
-            names = {name for change in changed for name in change.names}
-            suspect = all(change.suspect for change in changed)
-            raise GraphMismatch(names, suspect=suspect, refusal=changed[0].refusal)
+        GraphMismatch.raise_all(changed)
         self.done = set(self.blocks)
 
 
-def parts(maker: Deferring, piece: ParameterBlock, samples: int, forming: int) -> list[ParameterBlock]:
+def parts(maker: Maker, piece: ParameterBlock, samples: int, forming: int) -> list[ParameterBlock]:
     """A piece that is formed later, or as many of its rows at a time as fit into `forming` bytes for so many samples; all of
     them where that would be fewer than are worth it, or nothing can be told apart."""
     rows, least = piece.stop - piece.start, maker.deferral.least_rows(piece)
@@ -152,7 +136,7 @@ def parts(maker: Deferring, piece: ParameterBlock, samples: int, forming: int) -
     return [piece.part(at.start, at.stop) for at in ranges(piece.start, piece.stop, size)]
 
 
-def _bytes(maker: Deferring, piece: ParameterBlock) -> int:
+def _bytes(maker: Maker, piece: ParameterBlock) -> int:
     """Bytes of one sample's gradient."""
     return max(1, piece.feature_numbers(maker.width) * maker.precision.storage.itemsize)
 
@@ -161,7 +145,7 @@ def _start(at: range) -> int:
     return at.start
 
 
-def _space(maker: Deferring, piece: ParameterBlock, samples: int, room: Tensor | None) -> Tensor | None:
+def _space(maker: Maker, piece: ParameterBlock, samples: int, room: Tensor | None) -> Tensor | None:
     """Where gradients are formed; None for fp16, which has scales besides."""
     if maker.precision.name == "fp16":
         return None
@@ -184,7 +168,7 @@ class Layered:
     are kept from tile to tile; taken and given back for each layer, such large pieces of memory are broken up by what stays.
     """
 
-    maker: Deferring
+    maker: Maker
     rows: FactorCache
     columns: FactorCache
     block: int

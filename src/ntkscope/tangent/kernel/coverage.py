@@ -95,11 +95,6 @@ class Coverage:
         ]
 
     @property
-    def roads(self) -> Mapping[str, str]:
-        """The former name of `methods`."""
-        return self.methods
-
-    @property
     def unruled(self) -> tuple[str, ...]:
         """The parameters no rule knows; exact all the same, by `torch.func`."""
         return tuple(name for name, method in self.methods.items() if method == "func")

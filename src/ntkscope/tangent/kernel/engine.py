@@ -27,12 +27,12 @@ from ntkscope.tangent.blocks.features import Feature, self_products
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.certify.auditor import Auditor, GraphMismatch
-from ntkscope.tangent.certify.comparison import Check
+from ntkscope.tangent.certify.comparison import LEAST, Check
 from ntkscope.tangent.certify.fallback import Fallback
-from ntkscope.tangent.certify.held_out import LEAST
 from ntkscope.tangent.certify.spot_check import Spot, Spots
 from ntkscope.tangent.kernel.coverage import Coverage
-from ntkscope.tangent.kernel.plan import Footprint, footprint
+from ntkscope.tangent.kernel.plan import Footprint
+from ntkscope.tangent.kernel.products import Maker
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.arithmetic import unit_for
 from ntkscope.tangent.model.autograd import answer, differing
@@ -47,8 +47,10 @@ LOG = logging.getLogger(__name__)
 LIVE = 6  # cotangents of the largest call's size that a backward pass holds at a time
 
 
-class Engine:
+class Engine(Maker):
     """One model, one choice of outputs and parameters; then contracts."""
+
+    pieces: list[ParameterBlock]
 
     def __init__(
         self,
@@ -259,43 +261,45 @@ class Engine:
             self.auditor.settle_spot(spot, total)
 
     @property
-    def device(self) -> torch.device:
-        return self.subject.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.subject.dtype
-
-    @property
     def footprint(self) -> Footprint:
         """What one sample takes."""
-        checks = 0 if self.certify is False else 3 * self.subject.parameters * self.subject.dtype.itemsize
+        itemsize, storage, factors = (
+            kind.itemsize for kind in (self.dtype, self.precision.storage, self.precision.factors)
+        )
+        forming = {piece: _forming_bytes(piece, self.width, itemsize, storage, factors) for piece in self.pieces}
+        checks = 0 if self.certify is False else 3 * self.subject.parameters * itemsize
         model = self.subject.model
         added_up = (self.heads.summed or self.heads.sketch is not None) and self.dtype != torch.float64
         # a copy in float64, which may have to tell rounding from samples that mix
         double = 8 * sum(t.numel() for t in (*model.parameters(), *model.buffers())) if checks and added_up else 0
-        return footprint(
-            self.pieces,
-            heads=self.width,
-            full=self.full,
-            graph_bytes=self.probed.graph_bytes,
-            input_bytes=self.input_bytes + self.prepared_bytes,
-            arrived_bytes=self.arrived_bytes,
-            itemsize=self.subject.dtype.itemsize,
-            storage=self.precision.storage.itemsize,
-            factors=self.precision.factors.itemsize,
-            cuda=self.subject.device.type == "cuda",
-            worker=flipped_bytes(self.subject.leaves.values(), self.subject.device) + checks + double,
-            deferral=self.deferral,
+        cuda, capture = self.device.type == "cuda", self.probed.graph_bytes + self.input_bytes + self.prepared_bytes
+        capture += self.arrived_bytes * self.width
+        late = [  # whose gradients have room of their own
+            piece.forming_numbers(self.width) * factors if piece in self.deferral.placed else forming[piece]
+            for piece in self.pieces
+        ]
+        return Footprint(
+            sum(piece.feature_numbers(self.width) for piece in self.pieces) * storage,
+            capture + max(forming.values(), default=0),
+            itemsize,
+            pairs=self.width**2 if self.full else 1,
+            pair_cost=sum(piece.pair_cost(self.width, self.full) for piece in self.pieces),
+            cuda=cuda,
+            worker=flipped_bytes(self.subject.leaves.values(), self.device) + checks + double,
+            kept=self.deferral.kept,
+            formed=self.deferral.largest,
+            least=self.deferral.least,
+            caching=capture + max(late, default=0) if cuda else 0,
             check=checks * 2 // 3,  # of the block, and of one sample alone
+            short=storage == 2,
+            capture_cost=float(
+                self.forward_cost * (1 + self.width + 2 * bool(checks * 2 // 3))
+            ),  # a pass more that checks
+            forming_cost=sum(forming_cost(piece, self.width) for piece in self.pieces),
+            again_cost=self.deferral.again,
         )
 
-    @property
-    def graph_bytes(self) -> int:
-        return self.probed.graph_bytes
-
     def groups(self, heads: int) -> list[Engine]:
-        """This, or an engine for every group of so many of its heads (0: all of them)."""
         if not 0 < heads < self.width:
             return [self]
         return [self.part(at, min(self.width, at + heads)) for at in range(0, self.width, heads)]
@@ -334,14 +338,6 @@ class Engine:
 
     def _new_clock(self) -> StageClock:
         return StageClock(self.subject.device, self.profile, seconds=dict.fromkeys(self.subject.leaves, 0.0))
-
-    def clock(self, stage: str, piece: ParameterBlock | None = None) -> contextlib.AbstractContextManager[None]:
-        """Adds the time of its block to a stage and a parameter; a profiled run waits for the device on both ends."""
-        return self.timing(stage, None if piece is None else piece.name)
-
-    def count(self, stage: str, flops: float) -> None:
-        """Adds floating-point operations to a stage."""
-        self.timing.count(stage, flops)
 
     def twin(self) -> Engine:
         """The same engine for another thread: its own modules, the parameters shared.
@@ -394,6 +390,13 @@ class Engine:
 def _slot_numbers(subject: Subject, slot: Slot) -> int:
     leaf = subject.leaves[slot.name]
     return leaf.numel() // max(1, len(leaf) if leaf.dim() else 1) * (slot.stop - slot.start)
+
+
+def _forming_bytes(piece: ParameterBlock, heads: int, itemsize: int, storage: int, factors: int) -> int:
+    """Bytes a sample needs while a feature is made: its factors, the gradient, and the gradient as it is stored."""
+    feature = piece.feature_numbers(heads)
+    func = 2 * heads * piece.numbers * itemsize * (piece.method == "func")
+    return piece.forming_numbers(heads) * factors + feature * factors + feature * storage + func
 
 
 def _guilty(engine: Engine, x: Batch) -> str:

@@ -23,9 +23,9 @@ from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.engines import Engines
-from ntkscope.tangent.kernel.plan import FEW, Plan, heads_at_once, make_plan
-from ntkscope.tangent.kernel.schedule import check_schedule, roomy
-from ntkscope.tangent.kernel.tiles import SHARE, SQUARES, TileMaker, Tiles
+from ntkscope.tangent.kernel.plan import FEW, Plan, check_schedule, heads_at_once, make_plan, roomy
+from ntkscope.tangent.kernel.products import Maker
+from ntkscope.tangent.kernel.tiles import SHARE, SQUARES, Tiles
 from ntkscope.tangent.model.arithmetic import check_range
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.trace.probed import probed
@@ -138,7 +138,7 @@ def _planes(engine: Engine, per_layer: bool) -> dict[str, torch.dtype]:
 
 
 def multiplied(
-    makers: Sequence[TileMaker],
+    makers: Sequence[Maker],
     x1: Batch,
     x2: Batch | None,
     memory: int,

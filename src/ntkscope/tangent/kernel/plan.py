@@ -1,25 +1,31 @@
-"""The plan: how many samples are held at once, so that a run stays inside its memory budget.
+"""The planner: how many samples are held at once, and in which order sums are made, so that a run stays inside its budget.
 
-Features of some samples stay while blocks of others pass by. In memory the whole result is held, and as many samples stay
-as fit beside it (`make_plan`); for a store one tile is held at a time, and the cut into tiles is chosen once, when the store
-is begun, and kept there (`make_cut`): the same tile is then computed by the same sums whoever does it, whenever, and with
-whatever memory.
+Features of some samples stay while blocks of others pass by ("blocks"); or factors stay, and gradients are formed layer by
+layer ("layers"). In memory the whole result is held, and as many samples stay as fit beside it (`planned`); for a store one
+tile is held at a time, and the cut into tiles is chosen once, when the store is begun, and kept there (`cut_for`): the same
+tile is then computed by the same sums whoever does it, whenever, and with whatever memory.
+
+Both schedules are planned for the same budget, and the one with less work is taken. Work is counted in multiply-adds of
+products: running a sample through the model and forming a gradient cost more for each multiply-add than a large product does,
+and a product of few columns waits for memory. On a CPU, where threads take blocks of their own, "auto" means "blocks".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
 from math import isqrt
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
+from ntkscope.core import UsageError
 from ntkscope.core.errors import MemoryBudgetError, StoreError
 from ntkscope.core.sizes import over_budget, show_bytes
-from ntkscope.tangent.blocks.deferred import Deferral, forming_cost
-from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
 CPU_BLOCK, CUDA_BLOCK, CUDA_LONGEST = 128, 256, 512  # samples of a block; the last, of a store
+WHOLE = (64, 8)  # samples of a block on a GPU: products of other lengths take several times longer on tensor cores
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
 LARGEST, CUDA_LARGEST = 2048, 8192  # rows of a tile: what a run that is killed loses, and what a reader holds
@@ -28,8 +34,21 @@ WORKSPACE, CUDA_WORKSPACE, LEAST_WORKSPACE = 2**24, 2**32, 2**21
 COPIES = 3  # of a tile while it is made and written
 FEW, FEW_STORED = 16, 4  # samples that stay, or of a tile, below which heads are taken in smaller groups
 
+SCHEDULES = ("auto", "blocks", "layers")
+# Times as long as a multiply-add of a large product, checks included: ResNet-18 on an H200, features of 32 and of 16 bits.
+CAPTURE, FORMING = (4.0, 13.0), (3.0, 8.0)
+LARGE = 0.5  # of the work of forming: what layers about as large as the largest take
+AGAIN = 0.015  # of the work of forming: patches, made again for every part of the rows that are formed at a time
+RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time
+GAIN = 0.95  # of the work of "blocks", which "layers" must stay below
+ROOMY = 1.15  # times the work otherwise, up to which there is room for passes back of several heads
+# Of the budget: the least for gradients of one layer, where not all fit; the others where they save work.
+FORMED = (0.25, 0.1, 0.05)
+NARROW = 512  # columns that meet them
+# On a GPU a block takes as long as its own samples and about so many more, for launches (an estimate).
+SHORT = 64.0
 
-WHOLE = (64, 8)  # samples: products of other lengths take several times longer on tensor cores
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,9 +61,8 @@ class Footprint:
     Where gradients can be formed later (`deferred`): `kept` bytes while the factors stay, `formed` bytes of one layer's
     gradient, `least` bytes of as few of its rows as are formed at a time (0: of all), `caching` bytes while a block is
     captured whose gradients have room of their own (0: as `passing`), `check` bytes for each block that is not compared with
-    autograd yet. `capture_cost`, `forming_cost` and
-    `again_cost` are multiply-adds a sample: of running it, of forming its features, and of those that are formed later.
-    `short`: features are of 16 bits, whose products are quick beside everything else.
+    autograd yet. `capture_cost`, `forming_cost` and `again_cost` are multiply-adds a sample: of running it, of forming its
+    features, and of those that are formed later. `short`: features are of 16 bits, whose products are quick beside the rest.
     """
 
     feature: int
@@ -74,9 +92,13 @@ class Footprint:
     def largest_block(self) -> int:
         return self.longest or (CUDA_BLOCK if self.cuda else CPU_BLOCK)
 
+    @property
+    def divided(self) -> bool:
+        """Whether some rows of every large gradient can be formed without the others."""
+        return 0 < self.least < self.formed
+
     def whole(self, block: int, most: int) -> int:
-        """A length of blocks of at most `most` samples; on a GPU, where the rest is slow, a multiple of what its products are
-        cut into."""
+        """A length of blocks of at most `most` samples; on a GPU a multiple of what its products are cut into."""
         if self.cuda and block < most:
             block -= block % next((part for part in WHOLE if part <= block), 1)
         return max(1, block)
@@ -84,6 +106,10 @@ class Footprint:
     def tile(self, rows: int, columns: int) -> int:
         """Bytes of the float64 tile between samples, and of the product that is added to it."""
         return 8 * rows * columns * self.pairs * 2
+
+    def result(self, n: int, m: int | None, copies: int = 1) -> int:
+        """Bytes of the products of n samples with m others, or with themselves."""
+        return n * (n if m is None else m) * self.pairs * self.itemsize * copies
 
     def held(self, resident: int, block: int, workspace: int, workers: int = 1) -> int:
         """Bytes while `resident` samples stay and every worker has a block that passes by, and products with it."""
@@ -97,54 +123,10 @@ class Footprint:
         held = (rows + columns) * (self.kept or self.feature) + blocks * self.check + passing
         return held + forming + workspace + self.worker + self.tile(rows, columns or rows)
 
-
-def footprint(
-    made: Sequence[ParameterBlock],
-    *,
-    heads: int,
-    full: bool,
-    graph_bytes: int,
-    input_bytes: int,
-    arrived_bytes: int,
-    itemsize: int,
-    storage: int,
-    factors: int,
-    cuda: bool,
-    worker: int = 0,
-    deferral: Deferral | None = None,
-    check: int = 0,
-) -> Footprint:
-    """Per sample: the features of every piece; while a block is captured, its graph, inputs and cotangents
-    (`arrived_bytes` a head), and what making the largest feature takes."""
-    feature = sum(piece.feature_numbers(heads) for piece in made) * storage
-    capture = graph_bytes + input_bytes + arrived_bytes * heads
-    forming = max((_forming(piece, heads, itemsize, storage, factors) for piece in made), default=0)
-    cost = sum(piece.pair_cost(heads, full) for piece in made)
-    plain = Footprint(feature, capture + forming, itemsize, heads**2 if full else 1, cost, cuda, worker)
-    if deferral is None:
-        return plain
-    forward = sum(piece.forward_cost for piece in made)
-    caching = max(
-        (
-            piece.forming_numbers(heads) * factors
-            if piece in deferral.placed
-            else _forming(piece, heads, itemsize, storage, factors)
-            for piece in made
-        ),
-        default=0,
-    )
-    return replace(
-        plain,
-        kept=deferral.kept,
-        formed=deferral.largest,
-        least=deferral.least,
-        caching=capture + caching if cuda else 0,
-        short=storage == 2,
-        check=check,
-        capture_cost=float(forward * (1 + heads + 2 * bool(check))),  # one more pass back that checks, for weights too
-        forming_cost=sum(forming_cost(piece, heads) for piece in made),
-        again_cost=deferral.again,
-    )
+    def left_to_form(self, rows: int, columns: int, block: int, workspace: int, available: float) -> int:
+        """What is left for formed gradients, at most all of the largest layer's."""
+        left = available - self.cache(rows, columns, block, 0, workspace)
+        return int(max(1, min((rows + columns) * max(1, self.formed), left)))
 
 
 @dataclass(frozen=True)
@@ -186,12 +168,122 @@ class Plan:
         )
 
 
-def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1, threads: int = 1) -> Plan:
-    """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held.
+@dataclass(frozen=True)
+class Cut:
+    """Tiles of `size` samples a side, captured in blocks of `block`, with `workspace` bytes for products.
 
-    Of `threads`, as many work on blocks of their own as leave room for nearly as many residents and for blocks worth it.
+    `heads`: how many heads are taken at once, 0 for all of them. `forming`: bytes for the gradients of one layer where factors
+    stay and gradients are formed layer by layer, 0 where features stay.
     """
-    result = n * (n if m is None else m) * each.pairs * each.itemsize * kept
+
+    size: int
+    block: int
+    workspace: int
+    heads: int = 0
+    forming: int = 0
+
+    def needs(self, each: Footprint, workers: int = 1) -> int:
+        """Bytes: the rows' features, the tile, and for every worker a block that passes by and its products."""
+        tile = each.result(self.size, None, COPIES)
+        if self.forming:
+            return tile + each.cache(self.size, self.size, self.block, self.forming, self.workspace)
+        return tile + each.held(self.size, self.block, self.workspace, workers)
+
+    def workers(self, each: Footprint, memory: int, most: int) -> int:
+        """How many blocks may pass by at once; an error that says the smallest budget where not even one may."""
+        if each.slack * memory < self.needs(each):
+            what = f"for tiles of {self.size} samples, captured in blocks of {self.block}"
+            remedy = "raise memory=" + (", or begin a new store, which chooses smaller tiles" if self.size > 1 else "")
+            raise over_budget(memory, self.needs(each) / each.slack * 1.01 + 1, what, remedy)
+        if self.forming:
+            return 1
+        fitting = [count for count in range(2, most + 1) if self.needs(each, count) <= each.slack * memory]
+        return max(fitting, default=1)
+
+    def even(self, side: int) -> Cut:
+        """As many tiles of about the same size instead of whole ones and a rest, whole blocks where that is no more."""
+        even = -(-side // -(-side // self.size))
+        whole = -(-even // self.block) * self.block
+        return replace(self, size=whole if whole <= min(self.size, side) else even)
+
+    def __str__(self) -> str:
+        grouped = f", {self.heads} heads at a time" if self.heads else ""
+        layers = f", layer by layer in {self.forming} bytes" if self.forming else ""
+        return f"tiles of {self.size} samples, blocks of {self.block}, {self.workspace} bytes for products{grouped}{layers}"
+
+    def to_json(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @classmethod
+    def from_json(cls, values: Any, where: str) -> Cut:
+        """A cut that a store kept; anything else is refused."""
+        if isinstance(values, Mapping) and {"size", "block", "workspace"} <= values.keys():
+            known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+            if all(type(value) is int and value >= 1 for value in known.values()):
+                return cls(**known)
+        raise StoreError(
+            f"{where} does not say how its tiles were cut (got {values!r}); expected one written by ns.kernel or"
+            " `ntkscope kernel`: choose another folder"
+        )
+
+
+def check_schedule(schedule: str) -> None:
+    if schedule not in SCHEDULES:
+        raise UsageError(f"got schedule={schedule!r}; expected one of {', '.join(SCHEDULES)}")
+
+
+# -- in memory -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def planned(
+    n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str = "auto"
+) -> Plan:
+    """The plan for (n, m) in memory; m None for one set of inputs with itself. `kept`: copies of the result that are held.
+
+    Longer blocks than usual (`each.longest`) are taken if that is no more work than usual ones are.
+    """
+    check_schedule(schedule)
+
+    def quicker(each: Footprint) -> Plan:
+        return _quicker(
+            schedule,
+            each,
+            lambda: make_plan(n, m, each, memory, kept, threads),
+            lambda: _layers_plan(n, m, each, memory, kept),
+            lambda plan: _plan_work(n, m, each, plan),
+        )
+
+    usual = quicker(replace(each, longest=0))
+    least = _plan_work(n, m, each, usual)
+    while each.longest and each.longest != usual.block:
+        plan = quicker(each)
+        if plan.block <= usual.block or _plan_work(n, m, each, plan) <= least / GAIN:
+            return plan
+        each = replace(each, longest=max(plan.block // 2, usual.block))
+    return usual
+
+
+def roomy(
+    n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str, extra: int
+) -> Plan:
+    """The same with `extra` bytes besides for each sample of a block, which running them otherwise takes; without, where that
+    would be much more work, or features stay: then shorter blocks cost more than passes that several heads share gain."""
+    usual = planned(n, m, each, memory, kept, threads, schedule)
+    if not (extra and usual.layered):
+        return usual
+    larger = replace(each, passing=each.passing + extra, caching=each.caching + extra if each.caching else 0)
+    try:
+        found = planned(n, m, larger, memory, kept, threads, schedule)
+    except MemoryBudgetError:
+        return usual
+    return found if _plan_work(n, m, each, found) <= ROOMY * _plan_work(n, m, each, usual) else usual
+
+
+def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1, threads: int = 1) -> Plan:
+    """Features stay. Of `threads`, as many work on blocks of their own as leave room for nearly as many residents and for
+    blocks worth it."""
+    result = each.result(n, m, kept)
     available = each.slack * memory - result
     one = each.held(1, 1, 2 * LEAST_WORKSPACE)
     if available < one:
@@ -199,19 +291,19 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
         remedy = "raise memory=, choose fewer params=, outputs= or layers=, or keep the result on disk with store="
         raise over_budget(memory, (result + one) / each.slack * 1.01, what, remedy)
     side, most = min(n, m or n), max(n, m or n)
+
+    def rounds(plan: Plan) -> int:
+        """How often the other side passes by."""
+        return -(-side // max(1, plan.resident))
+
     alone = _fitted(side, most, each, available, 1)
     for workers in range(min(threads, CREW, most // CREW_BLOCK), 1, -1):
         together = _fitted(side, most, each, available, workers)
         if together.resident < 1 or together.block < min(CREW_BLOCK, alone.block):
             continue
-        if together.resident >= 0.8 * alone.resident and (m is None or _groups(side, together) == _groups(side, alone)):
+        if together.resident >= 0.8 * alone.resident and (m is None or rounds(together) == rounds(alone)):
             return together
     return alone if alone.resident else Plan(1, 1, LEAST_WORKSPACE)
-
-
-def _groups(side: int, plan: Plan) -> int:
-    """How often the other side passes by."""
-    return -(-side // max(1, plan.resident))
 
 
 def _fitted(side: int, most: int, each: Footprint, available: float, workers: int) -> Plan:
@@ -235,6 +327,110 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
     return Plan(staying, block, workspace, workers)
 
 
+def _layers_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int) -> Plan:
+    """The tiles with the least work whose factors fit beside the result.
+
+    Shorter blocks, and less room for products, leave room for the factors of more samples, so that fewer are run twice.
+    """
+    side, most, result = min(n, m or n), max(n, m or n), each.result(n, m, kept)
+    available = each.slack * memory - result
+
+    def tiles(trial: Trial) -> Plan | None:
+        if m is None and trial.fits(each, side, 0, available):
+            rows, columns = side, 0
+        else:
+            rows = min(side, largest(most, lambda size: trial.fits(each, size, size, available)))
+            columns = largest(most, lambda size: trial.fits(each, rows, size, available)) if m is not None else rows
+        if rows < 1 or (columns < 1 and rows < side):
+            return None
+        block = max(1, min(trial.block, max(rows, columns)))
+        forming = each.left_to_form(rows, columns, block, trial.workspace, available)
+        return Plan(rows, block, trial.workspace, 1, columns or rows, forming)
+
+    found = _least_work(
+        _trials(each, most, available, 2**33 if each.cuda else 2**26), tiles, lambda plan: _plan_work(n, m, each, plan)
+    )
+    return found or _no_layers(memory, each, result, f"for a result of {n} × {m or n} samples and the factors of one")
+
+
+# -- in a store ------------------------------------------------------------------------------------------------------
+
+
+def cut_for(
+    n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1, schedule: str = "auto"
+) -> Cut:
+    """The cut of a new store: into the largest tiles of the schedule that takes less work; `rows` of the matrix a sample."""
+    check_schedule(schedule)
+    each = replace(each, longest=each.longest or (CUDA_LONGEST if each.cuda else 0))
+    return _quicker(
+        schedule,
+        each,
+        lambda: make_cut(n, m, each, memory, workers, rows),
+        lambda: _layers_cut(n, m, each, memory, rows),
+        lambda cut: _cut_work(n, m, each, cut),
+    )
+
+
+def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1) -> Cut:
+    """The largest tiles that fit `memory` with `workers` at work, of about the same size; `rows` of the matrix a sample.
+
+    Where little fits, blocks get smaller before tiles do: a block is captured once for every row of tiles.
+    """
+    side, available, wanted = max(n, m or n), each.slack * memory, _largest_tile(n, m, each, rows)
+    workspace = int(max(LEAST_WORKSPACE, min(available / 8, CUDA_WORKSPACE if each.cuda else WORKSPACE)))
+    best = Cut(1, 1, LEAST_WORKSPACE)
+    best.workers(each, memory, 1)  # an error where even this does not fit
+    for count in range(max(1, workers), 0, -1):
+        for share in (0.4, 0.15):
+            fitting = int((available - workspace) * share / count / each.passing)
+            block = each.whole(min(each.largest_block, side, fitting), side)
+
+            def fits(size: int, block: int = block, count: int = count) -> bool:
+                return Cut(size, min(block, size), workspace).needs(each, count) <= available
+
+            size = largest(wanted, fits)
+            if size > best.size:
+                best = Cut(size, min(block, size), workspace)
+            if best.size == wanted:
+                break
+        if best.size >= min(wanted, each.largest_block):  # a second worker is worth more than the last sample
+            break
+    return best.even(side)
+
+
+def _layers_cut(n: int, m: int | None, each: Footprint, memory: int, rows: int) -> Cut:
+    """The square tiles with the least work whose factors, of rows and of columns, fit."""
+    side, available, wanted = max(n, m or n), each.slack * memory, _largest_tile(n, m, each, rows)
+
+    def left(size: int) -> float:
+        return available - each.result(size, None, COPIES)
+
+    def tiles(trial: Trial) -> Cut | None:
+        size = largest(wanted, lambda size: trial.fits(each, size, size, left(size)))
+        if size < 1:
+            return None
+        made = Cut(size, min(trial.block, size), trial.workspace).even(side)
+        forming = each.left_to_form(made.size, made.size, made.block, made.workspace, left(made.size))
+        return replace(made, forming=forming)
+
+    found = _least_work(
+        _trials(each, wanted, available, CUDA_WORKSPACE if each.cuda else WORKSPACE),
+        tiles,
+        lambda cut: _cut_work(n, m, each, cut),
+    )
+    return found or _no_layers(memory, each, each.result(1, None, COPIES), "for the factors of two samples")
+
+
+def _largest_tile(n: int, m: int | None, each: Footprint, rows: int) -> int:
+    """Samples a side: not more than a reader holds, nor than take about a minute."""
+    minute = isqrt(int((CUDA_WORK if each.cuda else WORK) / max(1.0, each.pair_cost)))
+    cap = (CUDA_LARGEST if each.cuda else LARGEST) // rows
+    return max(1, min(max(n, m or n), cap, max(minute, each.largest_block)))
+
+
+# -- both ------------------------------------------------------------------------------------------------------------
+
+
 def largest(most: int, fits: Callable[[int], bool]) -> int:
     """The largest count up to `most` that fits, by halving; 0 when none does."""
     low, high = 0, most
@@ -245,107 +441,6 @@ def largest(most: int, fits: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Tiles of `size` samples a side, captured in blocks of `block`, with `workspace` bytes for products.
-
-    `heads`: how many heads are taken at once, 0 for all of them. `forming`: bytes for the gradients of one layer where factors
-    stay and gradients are formed layer by layer, 0 where features stay.
-    """
-
-    size: int
-    block: int
-    workspace: int
-    heads: int = 0
-    forming: int = 0
-
-    def needs(self, each: Footprint, workers: int = 1) -> int:
-        """Bytes: the rows' features, the tile, and for every worker a block that passes by and its products."""
-        tile = COPIES * self.size**2 * each.pairs * each.itemsize
-        if self.forming:
-            return tile + each.cache(self.size, self.size, self.block, self.forming, self.workspace)
-        return tile + each.held(self.size, self.block, self.workspace, workers)
-
-    def workers(self, each: Footprint, memory: int, most: int) -> int:
-        """How many blocks may pass by at once; an error that says the smallest budget where not even one may."""
-        if each.slack * memory < self.needs(each):
-            what = f"for tiles of {self.size} samples, captured in blocks of {self.block}"
-            remedy = "raise memory=" + (", or begin a new store, which chooses smaller tiles" if self.size > 1 else "")
-            raise over_budget(memory, self.needs(each) / each.slack * 1.01 + 1, what, remedy)
-        if self.forming:
-            return 1
-        fitting = [count for count in range(2, most + 1) if self.needs(each, count) <= each.slack * memory]
-        return max(fitting, default=1)
-
-    def __str__(self) -> str:
-        grouped = f", {self.heads} heads at a time" if self.heads else ""
-        layers = f", layer by layer in {self.forming} bytes" if self.forming else ""
-        return f"tiles of {self.size} samples, blocks of {self.block}, {self.workspace} bytes for products{grouped}{layers}"
-
-    def to_json(self) -> dict[str, int]:
-        return {name: value for name, value in asdict(self).items() if value}
-
-    @classmethod
-    def from_json(cls, values: Any, where: str) -> Cut:
-        """A cut that a store kept; anything else is refused."""
-        names = ("size", "block", "workspace")
-        whole = isinstance(values, Mapping) and all(
-            type(values.get(name, 1)) is int and values.get(name, 1) >= 1 for name in (*names, "heads", "forming")
-        )
-        if not whole or any(name not in values for name in names):
-            raise StoreError(
-                f"{where} does not say how its tiles were cut (got {values!r}); expected one written by ns.kernel or"
-                " `ntkscope kernel`: choose another folder"
-            )
-        return cls(
-            values["size"], values["block"], values["workspace"], values.get("heads", 0), values.get("forming", 0)
-        )
-
-
-def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1) -> Cut:
-    """The largest tiles that fit `memory` with `workers` at work, of about the same size; `rows` of the matrix a sample.
-
-    Where little fits, blocks get smaller before tiles do: a block is captured once for every row of tiles.
-    """
-    side = max(n, m or n)
-    cap = (CUDA_LARGEST if each.cuda else LARGEST) // rows
-    wanted = max(1, min(side, cap, work_side(each)))
-    usual = CUDA_WORKSPACE if each.cuda else WORKSPACE
-    available = each.slack * memory
-    workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
-    best = Cut(1, 1, LEAST_WORKSPACE)
-    best.workers(each, memory, 1)  # an error where even this does not fit
-    for count in range(max(1, workers), 0, -1):
-        for share in (0.4, 0.15):
-            fitting = int((available - workspace) * share / count / each.passing)
-            block = each.whole(min(each.largest_block, side, fitting), side)
-            size = largest(wanted, _fitting(block, workspace, each, available, count))
-            if size > best.size:
-                best = Cut(size, min(block, size), workspace)
-            if best.size == wanted:
-                break
-        if best.size >= min(wanted, each.largest_block):  # a second worker is worth more than the last sample
-            break
-    return even(best, side)
-
-
-def work_side(each: Footprint) -> int:
-    """The rows of a tile that takes about a minute."""
-    work = isqrt(int((CUDA_WORK if each.cuda else WORK) / max(1.0, each.pair_cost)))
-    return max(work, each.largest_block)
-
-
-def _fitting(block: int, workspace: int, each: Footprint, available: float, workers: int) -> Callable[[int], bool]:
-    return lambda size: Cut(size, min(block, size), workspace).needs(each, workers) <= available
-
-
-def even(cut: Cut, side: int) -> Cut:
-    """As many tiles of about the same size instead of whole ones and a rest, whole blocks where that is no more."""
-    even = -(-side // -(-side // cut.size))
-    whole = -(-even // cut.block) * cut.block
-    return replace(cut, size=whole if whole <= min(cut.size, side) else even)
 
 
 def heads_at_once(width: int, enough: int, residents: Callable[[int], int]) -> int:
@@ -367,9 +462,116 @@ def heads_at_once(width: int, enough: int, residents: Callable[[int], int]) -> i
         size = -(-size // 2)
 
 
-def _forming(piece: ParameterBlock, heads: int, itemsize: int, storage: int, factors: int) -> int:
-    """Bytes a sample needs while a feature is made: its factors, the gradient, and the gradient as it is stored."""
-    feature = piece.feature_numbers(heads)
-    formed = feature * factors
-    func = 2 * heads * piece.numbers * itemsize * (piece.method == "func")
-    return piece.forming_numbers(heads) * factors + formed + feature * storage + func
+def _quicker(
+    schedule: str, each: Footprint, blocks: Callable[[], T], layers: Callable[[], T], work: Callable[[T], float]
+) -> T:
+    """What the schedule asks for; of "auto", what takes less work."""
+    if schedule == "layers":
+        return layers()
+    first = blocks()
+    if schedule == "blocks" or not each.cuda or not each.formed:
+        return first
+    try:
+        second = layers()
+    except MemoryBudgetError:
+        return first
+    usual, less = work(first), work(second)
+    if less > GAIN * usual:
+        return first
+    return replace(second, gain=usual / less) if isinstance(second, Plan) else second
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A length of blocks, bytes for products, and the least share of a budget for the gradients of one layer."""
+
+    block: int
+    workspace: int
+    share: float
+
+    def fits(self, each: Footprint, rows: int, columns: int, available: float) -> bool:
+        """Whether the factors of so many samples fit, with gradients of all, or of a share of the budget, enough for some rows
+        of the parameter or for two blocks."""
+        block, size = max(1, min(self.block, max(rows, columns))), max(1, each.formed)
+        some = (rows + columns) * each.least if each.divided else 2 * block * size
+        forming = int(min((rows + columns) * size, max(some, self.share * available)))
+        return each.cache(rows, columns, block, forming, self.workspace) <= available
+
+
+def _trials(each: Footprint, most: int, available: float, usual: int) -> Iterator[Trial]:
+    """From the longest blocks and the most room for products and gradients on."""
+    largest_workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
+    workspaces = dict.fromkeys((largest_workspace, max(LEAST_WORKSPACE, largest_workspace // 4)))
+    for share, workspace in product(FORMED, workspaces):
+        block = each.whole(min(each.largest_block, most, int((available - workspace) * 0.3 / each.passing)), most)
+        while True:
+            yield Trial(block, workspace, share)
+            if block == 1:
+                break
+            block //= 2
+
+
+def _least_work(trials: Iterator[Trial], made: Callable[[Trial], T | None], work: Callable[[T], float]) -> T | None:
+    """The first trial whose work no later one beats by more than a little: short blocks cost more than is counted."""
+    best, least = None, float("inf")
+    for trial in map(made, trials):
+        if trial is not None and (found := work(trial)) < GAIN * least:
+            best, least = trial, found
+    return best
+
+
+def _no_layers(memory: int, each: Footprint, result: int, what: str) -> NoReturn:
+    """An error that states a budget with which two samples fit beside the result, an eighth of it for products."""
+    needed = result + (each.cache(1, 1, 1, 2 * max(1, each.formed), 0) * 8 / 7 + LEAST_WORKSPACE)
+    raise over_budget(memory, needed / each.slack * 1.01 + 1, what, 'raise memory=, or use schedule="blocks"')
+
+
+def _plan_work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
+    """That of the smaller side, which stays."""
+    return work(min(n, m or n), None if m is None else max(n, m), each, plan)
+
+
+def _cut_work(n: int, m: int | None, each: Footprint, cut: Cut) -> float:
+    return work(n, m, each, Plan(cut.size, cut.block, cut.workspace, 1, cut.size, cut.forming))
+
+
+def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
+    """The cost of a plan, in multiply-adds of large products: samples run and formed, pairs multiplied.
+
+    n inputs with themselves, or n that stay with m others. Short blocks on a GPU take longer for each sample.
+    """
+    size, others = plan.resident, n if m is None else m
+    rounds = -(-n // size)  # each with `size` samples that stay, and the last with the rest
+    earlier = size * rounds * (rounds - 1) // 2
+    met = backward_pass = rounds * n - earlier if m is None else n + rounds * others  # rows and columns of all tiles
+    pairs = n * (n + 1) / 2 if m is None else float(n) * others
+    once = max(0.0, each.forming_cost - each.again_cost)
+    if not plan.layered:
+        width = min(plan.block, others)
+        formed, again = each.forming_cost, 0.0
+    else:
+        across = plan.columns or size
+        times = max(1, -(-others // across))
+        again = earlier + n - (rounds - 1) * size if m is None and across == size else n * times
+        backward_pass -= _passed(n, m, size, across, rounds)
+        samples = min(n, size) + (0 if m is None and size >= n else across)
+        if each.divided and samples * each.least <= plan.forming:
+            width = across
+            over = AGAIN * (met + again) * (-(-samples * each.formed // plan.forming) - 1)
+        else:
+            width = max(1, min(across, plan.forming // max(1, 2 * each.formed)))
+            rows = max(plan.block, plan.forming // max(1, each.formed) - NARROW)  # that fit beside some columns
+            over = LARGE * (met - n) * (-(-min(n, size) // rows) - 1) if each.cuda else 0.0
+        formed, again = once, (met + again + over) * each.again_cost
+    capture = CAPTURE[each.short] * each.capture_cost * (1 + SHORT / plan.block if each.cuda else 1.0)
+    work = backward_pass * (capture + FORMING[each.short] * formed) + FORMING[each.short] * again
+    return work + pairs * each.pair_cost * (1 + RIDGE / width)
+
+
+def _passed(n: int, m: int | None, size: int, across: int, rounds: int) -> int:
+    """Samples that need not be run again in the order of `Grid.path`: the rows of all rounds but the first are columns of the
+    tile before; of two sets, the columns where a round begins are those where the last one ended."""
+    if m is None:
+        return n - size if across == size and rounds > 1 else 0
+    last = m - (-(-m // across) - 1) * across
+    return rounds // 2 * last + (rounds - 1) // 2 * min(across, m)

@@ -29,7 +29,8 @@ from ntkscope.tangent.certify.fallback import Attempts, Fallback
 from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.plan import Cut
-from ntkscope.tangent.kernel.tiles import TileMaker, Tiles
+from ntkscope.tangent.kernel.products import Maker
+from ntkscope.tangent.kernel.tiles import Tiles
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject, quiet
 from ntkscope.tangent.trace.probed import probed
@@ -44,7 +45,7 @@ class Recipe(ABC):
     device: torch.device | str | None
 
     @abstractmethod
-    def make(self, sample: Batch, fallback: Fallback) -> TileMaker:
+    def make(self, sample: Batch, fallback: Fallback) -> Maker:
         """A maker that was probed on `sample` and avoids what `fallback` says."""
 
     def travelling(self, device: torch.device) -> Recipe:
@@ -116,7 +117,7 @@ class NetworkSource(ABC, Generic[Made]):
         self._begin()
 
     @abstractmethod
-    def _make(self, maker: TileMaker) -> Made:
+    def _make(self, maker: Maker) -> Made:
         """What computes tiles, from the recipe's maker."""
 
     @abstractmethod
@@ -174,7 +175,7 @@ class FeatureTiles(NetworkSource[Tiles]):
         x1: Batch,
         x2: Batch | None,
         cut: Cut,
-        maker: TileMaker,
+        maker: Maker,
         *,
         memory: int,
         labels: Mapping[str, Any],
@@ -187,7 +188,7 @@ class FeatureTiles(NetworkSource[Tiles]):
         super().__init__(recipe, x1, x2, grid=grid, dtype=dtype, device=device, labels=labels, fingerprint=fingerprint)
         self._made[Fallback()] = tiles
 
-    def _make(self, maker: TileMaker) -> Tiles:
+    def _make(self, maker: Maker) -> Tiles:
         cut, groups = self.cut, maker.groups(self.cut.heads)
         made = {"block": cut.block, "workspace": cut.workspace, "forming": cut.forming}
         return Tiles(groups, self.x1, self.x2, cut.size, **made, repeatable=True)

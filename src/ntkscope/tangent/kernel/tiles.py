@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,10 @@ from ntkscope.core import Certificate, NtkscopeError
 from ntkscope.core.machine.threads import recruit, share
 from ntkscope.linalg.grams.tiling import Grid, Place, TileValues
 from ntkscope.tangent.blocks.features import accumulate, product_flops
-from ntkscope.tangent.blocks.products import (
+from ntkscope.tangent.certify.auditor import GraphMismatch
+from ntkscope.tangent.kernel.by_layers import ALIGNED, FactorCache, Layered
+from ntkscope.tangent.kernel.coverage import Coverage
+from ntkscope.tangent.kernel.products import (
     Features,
     Maker,
     cut,
@@ -33,56 +36,11 @@ from ntkscope.tangent.blocks.products import (
     strips,
     write,
 )
-from ntkscope.tangent.certify.auditor import GraphMismatch
-from ntkscope.tangent.kernel.by_layers import ALIGNED, Deferring, FactorCache, Layered
-from ntkscope.tangent.kernel.coverage import Coverage
-from ntkscope.tangent.kernel.plan import Footprint
 from ntkscope.tangent.model.batches import Batch
 
 SQUARES = "squares"  # the plane of the squares of every head's products, summed over heads
 ROOMY = ("cuda",)  # devices whose allocators break up large pieces of memory that are given back and taken again
 SHARE = "share "  # before a parameter's name: the plane of the products of its gradients
-
-
-@runtime_checkable
-class TileMaker(Maker, Protocol):
-    """A maker of features that can be cut into tiles and shared among threads."""
-
-    @property
-    def footprint(self) -> Footprint: ...
-
-    def twin(self) -> TileMaker: ...
-
-    def groups(self, heads: int) -> Sequence[TileMaker]:
-        """This, or one for every group of so many of its heads (0: all of them)."""
-        ...
-
-    def group_footprint(self, heads: int) -> Footprint:
-        """What a sample takes where so many heads are taken at once."""
-        ...
-
-    @property
-    def sharing(self) -> int:
-        """Bytes a sample that heads which share a backward pass take besides."""
-        ...
-
-    def compare_modes(self, x: Batch, room: float) -> None:
-        """Time the execution modes on some of `x`, in `room` bytes, where that will pay."""
-        ...
-
-    def longest(self, samples: int) -> int:
-        """The longest block that a call with so many samples should use; 0 for the planner's own limit."""
-        ...
-
-    def begin(self, blocks: int, spare: float, threads: int) -> None:
-        """So many blocks follow, run by so many threads; a mode may take `spare` bytes besides what the plan counts."""
-        ...
-
-    def check_finite(self, values: Tensor, x: Batch) -> None: ...
-
-    def coverage(self) -> Coverage | None: ...
-
-    def certificate(self) -> Certificate: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +87,7 @@ class Tiles:
 
     def __init__(
         self,
-        makers: Sequence[TileMaker],
+        makers: Sequence[Maker],
         x1: Batch,
         x2: Batch | None,
         rows: int,
@@ -170,7 +128,7 @@ class Tiles:
         return sum(areas) * len(self.groups)
 
     @property
-    def makers(self) -> list[TileMaker]:
+    def makers(self) -> list[Maker]:
         """All of them, those of every thread and group."""
         return [maker for makers in self.groups for maker in makers]
 
@@ -241,12 +199,11 @@ class Tiles:
             self._row = Row(i, group, held, side)
         return self._row
 
-    def _factors(self, makers: Sequence[TileMaker], x: Batch, side: Tensor | None, *, check: bool) -> FactorCache:
+    def _factors(self, makers: Sequence[Maker], x: Batch, side: Tensor | None, *, check: bool) -> FactorCache:
         """The factors of all samples of `x`, run by one maker."""
         cache = FactorCache(len(x), side)
 
-        def put(maker: TileMaker, at: range) -> None:
-            assert isinstance(maker, Deferring)
+        def put(maker: Maker, at: range) -> None:
             cache.put(maker, x, at, check=check, room=self._room)
 
         self._share(makers[:1], ranges(0, len(x), self.block), put)
@@ -276,8 +233,7 @@ class Tiles:
             self._passed = None  # before there are others
             columns = self._factors(makers, group.others, group.side, check=False)
 
-        def work(maker: TileMaker, _: range) -> None:
-            assert isinstance(maker, Deferring)
+        def work(maker: Maker, _: range) -> None:
             total = Layered(maker, cache, columns, self.block, self.forming, self.workspace, self._room).total()
             with maker.clock("writing"):
                 for at in ranges(0, columns.n, self.block):
@@ -290,7 +246,7 @@ class Tiles:
         if not own:
             self._passed = Passed(at, row.group, columns)
 
-    def _block(self, group: Group, maker: TileMaker, at: range) -> None:
+    def _block(self, group: Group, maker: Maker, at: range) -> None:
         """The products of one block of columns, float64; of the tile's own inputs only with rows up to the block's end, of
         which half are enough: the rest is symmetric."""
         row, place, inside, width = group.row, group.place, at.stop <= group.own, len(at)
@@ -311,7 +267,7 @@ class Tiles:
                 maker.count("products", product_flops(left, right, maker.full))
                 with maker.clock("products", piece):
                     for k, into in enumerate(by_head):
-                        accumulate(into, left.head(k), right.head(k), full=False, **how)
+                        accumulate(into, left.some(slice(k, k + 1)), right.some(slice(k, k + 1)), full=False, **how)
                 continue
             into = torch.zeros_like(total) if shares else total
             with maker.clock("products", piece):
@@ -342,14 +298,12 @@ class Tiles:
         with self._advancing:
             place.advance(group.rows * width)
 
-    def _share(
-        self, makers: Sequence[TileMaker], blocks: Iterable[range], work: Callable[[TileMaker, range], None]
-    ) -> None:
+    def _share(self, makers: Sequence[Maker], blocks: Iterable[range], work: Callable[[Maker, range], None]) -> None:
         """`work` on every block, by one maker or by several side by side."""
         makers = makers[: self.threads]
         changed: list[GraphMismatch] = []
 
-        def collecting(maker: TileMaker, at: range) -> None:
+        def collecting(maker: Maker, at: range) -> None:
             try:
                 work(maker, at)
             except GraphMismatch as change:
@@ -369,10 +323,7 @@ class Tiles:
             if len(makers) == 1:
                 raise
             raise GraphMismatch(set(), suspect=True) from error
-        if changed:
-            names = {name for change in changed for name in change.names}
-            suspect = all(change.suspect for change in changed)
-            raise GraphMismatch(names, suspect=suspect, refusal=changed[0].refusal)
+        GraphMismatch.raise_all(changed)
 
 
 def _samples(part: slice, heads: int) -> range:

@@ -18,11 +18,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Certificate, NumericalError, Snapshot, UsageError
+from ntkscope.core.checked import checked
 from ntkscope.core.model.copies import duplicate
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.linalg.features.correlation import Control, centred_pair, haar_control, weighted_correlation
 from ntkscope.tangent.blocks.heads import OutputSketch, chosen_outputs
-from ntkscope.tangent.certify.auditor import CERTIFY
+from ntkscope.tangent.certify.auditor import Certify
 from ntkscope.tangent.matrices.run import Asked, run
 from ntkscope.tangent.matrices.sites import INPUT
 from ntkscope.tangent.model import guards
@@ -151,6 +152,7 @@ class UnknownLayer(UsageError, KeyError):
         return str(self.args[0])
 
 
+@checked
 def feature_matrices(
     model: nn.Module,
     x: Any,
@@ -161,7 +163,7 @@ def feature_matrices(
     memory: str | int | float = "2GiB",
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    certify: str | bool = "every",
+    certify: Certify = "every",
     progress: bool = False,
 ) -> FeatureMatrices:
     """NFM, AGOP and the covariance of pre-activation tangents of every affine layer, from one stream over the samples.
@@ -184,10 +186,6 @@ def feature_matrices(
     True
     """
     began = time.perf_counter()
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
-    if certify not in CERTIFY or certify is True:
-        raise UsageError(f"got certify={certify!r}; expected 'every', 'sampled' or False")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise UsageError(f"got dtype={dtype!r}; expected a floating-point torch.dtype such as torch.float64")
     guards.check_mode(model)
@@ -201,13 +199,16 @@ def feature_matrices(
     sketch = OutputSketch(PASSES) if isinstance(outputs, str) and outputs == "sketch" else outputs
     if isinstance(sketch, str):
         raise UsageError(f"got outputs={outputs!r}; expected numbers of outputs, 'sketch' or an OutputSketch")
+    globs = None if layers is None else (layers,) if isinstance(layers, str) else tuple(layers)
+    if globs == ():
+        raise UsageError("got layers=[]; expected names of layers or globs such as 'layer1.*', or None for all")
     chosen = None if sketch is None or isinstance(sketch, OutputSketch) else chosen_outputs(sketch)
     with quiet(place(model, device), model, *([] if before is None else [before])):
         asked = Asked(
             model=differentiable(model),
             initial=None if before is None else differentiable(before),
             x=batch,
-            layers=_globs(layers),
+            layers=globs,
             outputs=chosen,
             sketch=sketch if isinstance(sketch, OutputSketch) else None,
             memory=parse_bytes(memory),
@@ -218,29 +219,27 @@ def feature_matrices(
         )
         found = run(asked)
     made: dict[str, LayerFeatures] = {}
-    n = len(batch)
-    if found.inputs is not None:
-        made[INPUT] = LayerFeatures(
-            INPUT, found.inputs.value(n), standard_error=found.inputs.error(n), seconds=found.inputs.seconds
-        )
-    for name, site in found.sites.items():
-        total, held_out = found.sums[name], found.centred.get(name)
+    n, stream = len(batch), found.stream
+    if (total := stream.inputs) is not None:
+        made[INPUT] = LayerFeatures(INPUT, total.value(n), standard_error=total.error(n), seconds=total.seconds)
+    weights, initial_weights = stream.weights(0), stream.weights(1)
+    for name, site in stream.sites.items():
+        total, centred = stream.sums[name], stream.centred.get(name)
         factor = site.after**-2  # from the call's output to the module's
         error = total.error(n)
         made[name] = LayerFeatures(
             name,
             total.value(n) * factor,
-            found.weights[name],
-            found.initial_weights.get(name),
-            None if held_out is None else held_out.value(n) * factor,
+            weights[name],
+            initial_weights.get(name),
+            None if centred is None else centred.value(n) * factor,
             None if error is None else error * factor,
             site.positions,
             total.seconds,
         )
     _check(made)
-    return FeatureMatrices(
-        made, n, found.outputs, found.left_out, found.aliases, found.certificate, time.perf_counter() - began
-    )
+    spent = time.perf_counter() - began
+    return FeatureMatrices(made, n, found.outputs, found.left_out, found.aliases, stream.certificate, spent)
 
 
 def _check(made: Mapping[str, LayerFeatures]) -> None:
@@ -255,17 +254,6 @@ def _check(made: Mapping[str, LayerFeatures]) -> None:
             f"no output reacts to {', '.join(made)} at any of these samples: all gradients are zero (dead units, saturated"
             " outputs); expected some that are not: look at the activations, or choose other outputs= or layers="
         )
-
-
-def _globs(layers: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if layers is None:
-        return None
-    globs = (layers,) if isinstance(layers, str) else tuple(layers)
-    if not globs or not all(isinstance(glob, str) for glob in globs):
-        raise UsageError(
-            f"got layers={layers!r}; expected names of layers or globs such as 'layer1.*', or None for all"
-        )
-    return globs
 
 
 def differentiable(model: nn.Module) -> nn.Module:

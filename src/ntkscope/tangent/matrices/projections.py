@@ -21,9 +21,8 @@ from ntkscope.tangent.matrices.run import Asked, affine_parameters, chosen_sites
 from ntkscope.tangent.matrices.sites import Site
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch
-from ntkscope.tangent.model.subject import Subject, place, quiet
+from ntkscope.tangent.model.subject import place, quiet
 from ntkscope.tangent.operators.inputs import Embedded, token_ids
-from ntkscope.tangent.trace.probed import Probed
 from ntkscope.tangent.trace.tape import Call
 from ntkscope.tangent.trace.terms import Outer
 
@@ -56,7 +55,7 @@ class Projector:
         self.device = place(model, device)
         with quiet(self.device, model):
             asked = Asked(
-                differentiable(model), None, self.batch, None, None, None, 0, device, None, False, False
+                differentiable(model), None, self.batch, device
             )  # no stream: neither memory nor a certificate
             affine, self.left_out = affine_parameters(asked, frozenset())
             self.subject, self.probed, self.sites, self.aliases = chosen_sites(asked, affine, self.left_out)
@@ -72,7 +71,7 @@ class Projector:
         if others or len(given) != 1 or not given[0].is_floating_point():
             return False
         with quiet(self.device, self.subject.original), torch.no_grad():
-            x = self._input(self._calls(self._few())[2], k, t, len(given[0])).flatten(1).double()
+            x = self._input(self._calls(self._few()), k, t, len(given[0])).flatten(1).double()
         own = given[0].flatten(1).double().to(x.device)
         if x.shape != own.shape:
             return False
@@ -92,7 +91,7 @@ class Projector:
         size = self._block(directions)
         with quiet(self.device, self.subject.original):
             for at in range(0, len(self.batch), size):
-                _, _, calls = self._calls(self.subject.placed(self.batch[at : at + size]))
+                calls = self._calls(self.subject.placed(self.batch[at : at + size]))
                 with torch.no_grad():
                     for name, vectors in directions.items():
                         values = self._projections(calls, self.sites[name], vectors, min(size, len(self.batch) - at))
@@ -112,7 +111,7 @@ class Projector:
             batch = batch.map(lambda t: t.detach().requires_grad_() if t.is_floating_point() else t)
         with quiet(self.device, self.subject.original):
             with Embedded(ids) if ids is not None else nullcontext() as mode:
-                _, _, calls = self._calls(batch)
+                calls = self._calls(batch)
             leaves = mode.leaves if mode is not None else [t for t in batch.tensors() if t.is_floating_point()]
             if not leaves:
                 raise UsageError("the network's inputs are neither real numbers nor tokens of an embedding table")
@@ -130,15 +129,14 @@ class Projector:
         widths = [self.sites[name].positions * self.sites[name].groups * self.sites[name].inside for name in directions]
         return max(1, min(64, BYTES // (8 * max(widths, default=1)), len(self.batch)))
 
-    def _calls(self, batch: Batch) -> tuple[Subject, Probed, list[Call]]:
+    def _calls(self, batch: Batch) -> list[Call]:
         with tensor_cores(False), torch.enable_grad():
-            outputs, tape = watched_pass(self.subject, batch, self.probed.findings)
+            tape = watched_pass(self.subject, batch, self.probed.findings)[1]
         try:
             check_path(tape.calls, tape.unruled, self.probed.findings)
         except GraphMismatch as change:
             raise UsageError(change.refusal) from change
-        del outputs
-        return self.subject, self.probed, tape.calls
+        return tape.calls
 
     def _input(self, calls: list[Call], k: int, t: int, n: int) -> Tensor:
         term = calls[k].terms[t]

@@ -9,14 +9,14 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Certificate, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.core.progress import counter
 from ntkscope.core.sizes import over_budget
 from ntkscope.tangent.blocks.heads import OutputSketch, as_heads
-from ntkscope.tangent.blocks.products import ranges
 from ntkscope.tangent.certify.auditor import GraphMismatch
 from ntkscope.tangent.kernel.plan import CPU_BLOCK, CUDA_BLOCK, CUDA_SLACK, SLACK
+from ntkscope.tangent.kernel.products import ranges
 from ntkscope.tangent.matrices.sites import INPUT, Site, find_sites, named, scaled
 from ntkscope.tangent.matrices.stream import Directions, Runner, Stream, Sum, auditor_of
 from ntkscope.tangent.model import guards
@@ -41,33 +41,27 @@ class Asked:
     model: nn.Module
     initial: nn.Module | None
     x: Batch
-    layers: tuple[str, ...] | None
-    outputs: list[int] | None
-    sketch: OutputSketch | None
-    memory: int
     device: torch.device | str | None
-    dtype: torch.dtype | None
-    certify: str | bool
-    progress: bool
+    layers: tuple[str, ...] | None = None
+    outputs: list[int] | None = None
+    sketch: OutputSketch | None = None
+    memory: int = 0
+    dtype: torch.dtype | None = None
+    certify: str | bool = False
+    progress: bool = False
 
     def subject(self, model: nn.Module, names: frozenset[str]) -> Subject:
-        return Subject(model, params=names.__contains__, dtype=self.dtype, device=self.device)
+        return Subject(model, params=names.__contains__, dtype=self.dtype, device=self.device, still=not names)
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a run gives, by the names of layers; sums are over all samples."""
+    """What a run gives: the stream with its sums over all samples, and what is not in it."""
 
-    sites: Mapping[str, Site]
-    sums: Mapping[str, Sum]
-    centred: Mapping[str, Sum]
-    inputs: Sum | None
-    weights: Mapping[str, Tensor]
-    initial_weights: Mapping[str, Tensor]
+    stream: Stream
     outputs: int
     left_out: Mapping[str, str]
     aliases: Mapping[str, str]
-    certificate: Certificate
 
 
 def run(asked: Asked) -> Found:
@@ -91,16 +85,18 @@ def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
     if why:
         left_out[INPUT] = why
     if not sites and not wants_input:
-        _refuse(asked, left_out)
-    scales = scaled(subject, probed.few, probed.findings, list(sites.values()))
-    sites = dict(zip(sites, scales))
+        said = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise UsageError(
+            f"{type(asked.model).__name__} has no affine layer that can be looked at ({said}); expected Linear, Conv or"
+            " attention layers whose weights are parameters"
+        )
+    sites = dict(zip(sites, scaled(subject, probed.few, probed.findings, list(sites.values()))))
     outputs = as_heads(asked.outputs)
     outputs.count(probed.findings.outputs)
     chosen = tuple(range(probed.findings.outputs)) if outputs.outputs is None else outputs.outputs
-    sketched = asked.sketch is not None and asked.sketch.k < len(chosen)
-    directions = (
-        Directions(chosen, asked.sketch.k, asked.sketch.seed) if sketched and asked.sketch else Directions(chosen)
-    )
+    sketch = asked.sketch if asked.sketch is not None and asked.sketch.k < len(chosen) else None
+    sketched = sketch is not None
+    directions = Directions(chosen) if sketch is None else Directions(chosen, sketch.k, sketch.seed)
     runners = [_runner(subject, probed, asked)]
     if asked.initial is not None and sites:
         runners.append(_initial(asked, subject, probed, sites))
@@ -124,15 +120,7 @@ def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
         for number, at in enumerate(ranges(0, len(asked.x), block)):
             stream.add(asked.x[at.start : at.stop], number)
             bar.advance(len(at))
-    weights = [
-        {name: site.weight(runner.subject.leaves[site.parameter]).double() for name, site in sites.items()}
-        for runner in runners
-    ]
-    initial = weights[1] if len(weights) > 1 else {}
-    return Found(
-        sites, stream.sums, stream.centred, stream.inputs, weights[0], initial, len(chosen), left_out, aliases,
-        stream.certificate,
-    )  # fmt: skip
+    return Found(stream, len(chosen), left_out, aliases)
 
 
 def affine_parameters(asked: Asked, changed: frozenset[str]) -> tuple[frozenset[str], dict[str, str]]:
@@ -171,7 +159,7 @@ def chosen_sites(
     """The subject of the parameters whose sites were asked for, probed; those that the probe does not trust are left out."""
     names = affine
     while True:
-        subject = asked.subject(asked.model, names) if names else _still(asked)
+        subject = asked.subject(asked.model, names)
         probed = Probed.of(subject, asked.x)
         left_out |= dict.fromkeys(probed.findings.func, UNRULED)
         found = find_sites(subject, probed.calls, probed.findings, len(probed.few))
@@ -182,10 +170,6 @@ def chosen_sites(
             kept = {other: own for other, own in aliases.items() if own in chosen}
             return subject, probed, chosen, kept
         names = needed
-
-
-def _still(asked: Asked) -> Subject:
-    return Subject(asked.model, dtype=asked.dtype, device=asked.device, still=True)
 
 
 def _selected(
@@ -206,14 +190,6 @@ def _selected(
             )
         wanted |= hits
     return {name: site for name, site in sites.items() if name in wanted}
-
-
-def _refuse(asked: Asked, left_out: Mapping[str, str]) -> None:
-    named_ = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-    raise UsageError(
-        f"{type(asked.model).__name__} has no affine layer that can be looked at ({named_}); expected Linear, Conv or attention"
-        " layers whose weights are parameters"
-    )
 
 
 def _width(x: Batch) -> int:

@@ -78,9 +78,7 @@ def find_sites(subject: Subject, calls: Sequence[Call], findings: Findings, n: i
             key = replace(made, members=(), positions=0)
             if key in found:
                 made = replace(
-                    found[key],
-                    members=(*found[key].members, (k, t)),
-                    positions=found[key].positions + positions,
+                    found[key], members=(*found[key].members, (k, t)), positions=found[key].positions + positions
                 )
             found[key] = made
     return list(found.values())

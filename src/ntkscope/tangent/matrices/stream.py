@@ -7,6 +7,8 @@ the weights that plain autograd gives.
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -330,7 +332,8 @@ class Stream:
         """One block: a forward pass of each network, one pass back per direction, then the checks."""
         blocks = [runner.begin(batch, self.inputs is not None and k == 0) for k, runner in enumerate(self.runners)]
         weights = [block.draw(self.directions, number) for block in blocks]
-        parts = {name: Part(total) for name, total in self._totals()}
+        totals = self.sums if self.inputs is None else {**self.sums, INPUT: self.inputs}
+        parts = {name: Part(total) for name, total in totals.items()}
         for k in range(self.directions.count):
             direction = self.directions.of(blocks[0].outputs, k, number)
             found, gradient = blocks[0].pull(direction, None if weights[0] is None else weights[0][:, k])
@@ -346,9 +349,6 @@ class Stream:
             part.close()
         for block in blocks:
             block.settle()
-
-    def _totals(self) -> list[tuple[str, Sum]]:
-        return [*self.sums.items(), *([] if self.inputs is None else [(INPUT, self.inputs)])]
 
     def _add(
         self,
@@ -370,12 +370,14 @@ class Stream:
                     assert held_out is not None
                     add_covariance(centred.total, as_rows(term, held_out))
 
+    def weights(self, runner: int) -> dict[str, Tensor]:
+        """The sites' weights in one of the networks; none where it does not run."""
+        leaves = [each.subject.leaves for each in self.runners[runner : runner + 1]]
+        return {name: site.weight(own[site.parameter]).double() for own in leaves for name, site in self.sites.items()}
+
     @property
     def certificate(self) -> Certificate:
-        first, *others = [runner.auditor.certificate() for runner in self.runners]
-        for other in others:
-            first = first + other
-        return first
+        return functools.reduce(operator.add, [runner.auditor.certificate() for runner in self.runners])
 
 
 def auditor_of(subject: Subject, certify: str | bool) -> Auditor:

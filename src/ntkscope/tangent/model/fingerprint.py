@@ -13,14 +13,7 @@ from ntkscope.core.types import fingerprint
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject, place, quiet
 
-__all__ = [
-    "DIGITS",
-    "code_identity",
-    "inputs_fingerprint",
-    "names_fingerprint",
-    "network_answers",
-    "network_identity",
-]
+__all__ = ["DIGITS", "code_identity", "inputs_fingerprint", "names_fingerprint", "network_answers", "network_identity"]
 SHOWN = 6  # names a list shows before its fingerprint speaks for the rest
 
 

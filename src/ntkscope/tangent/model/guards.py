@@ -20,12 +20,8 @@ from ntkscope.tangent.model.subject import Subject
 LOG = logging.getLogger(__name__)
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 DROPOUTS = (nn.modules.dropout._DropoutNd,)
-OUTPUTS = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.bfloat16: 6e-2,
-    torch.float16: 1e-2,
-}  # of a batch and of one alone
+# of a batch and of one alone
+OUTPUTS = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 # what rounding leaves of gradients that cancel
 CANCELLED = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 MIXED = (
@@ -37,15 +33,8 @@ RANDOM = (
     "the model gives other outputs when it is run twice on the same inputs, or draws from a random generator of its own"
     " (functional dropout, noise); expected a deterministic one: call model.eval() or switch the noise off"
 )
-BROKEN = (
-    RuntimeError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ValueError,
-    AssertionError,
-    ArithmeticError,
-)  # by a model
+# by a model
+BROKEN = (RuntimeError, TypeError, LookupError, AttributeError, ValueError, AssertionError, ArithmeticError)
 SHAPED = (
     "the model {what}, so its samples are not computed one by one; expected outputs of shape (n, c) for any n, also 1: look for"
     " .squeeze() without an axis, fixed batch sizes, or statistics over the batch"

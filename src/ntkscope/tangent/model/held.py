@@ -23,17 +23,11 @@ from torch import Tensor
 
 from ntkscope.core.model.reach import ATOMS
 
-KEPT = (
-    2**26
-)  # bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
+# bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
+KEPT = 2**26
 SMALL = 2**20  # bytes: arrays up to this size are compared after every pass, others when a call ends
-OPAQUE = (
-    torch.jit.ScriptModule,
-    torch.UntypedStorage,
-    torch.storage.TypedStorage,
-    np.void,
-    memoryview,
-)  # not all is seen
+# not all of them is seen
+OPAQUE = (torch.jit.ScriptModule, torch.UntypedStorage, torch.storage.TypedStorage, np.void, memoryview)
 CLEAR = (dict, tuple, frozenset, slice, type(...), torch.layout, torch.memory_format, np.generic, np.dtype)
 _type: Callable[[Any], Any] = type
 _hooks = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -121,9 +115,8 @@ class _Kind(NamedTuple):
     """How to copy what an object of some type holds inside, and how to write it back."""
 
     read: Callable[[Any], Any]
-    write: Callable[[Any, Any], Any] | None = (
-        None  # None: cannot be put back; its result, if any, takes the object's place
-    )
+    # None: cannot be put back; its result, if any, takes the object's place
+    write: Callable[[Any, Any], Any] | None = None
     draws: bool = False  # whether it is a stream of random numbers
     shared: bool = False  # whether tensors may share its memory
 

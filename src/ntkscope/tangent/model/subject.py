@@ -75,10 +75,8 @@ class Subject:
         self.native = not (elsewhere or recast or inference)
         self.model = model
         self.own: Subject | None = None  # the original, run beside its copy
-        self.compared, self.wary = (
-            0,
-            False,
-        )  # samples; whether functions were copied, which may use more for other inputs
+        self.compared = 0  # samples
+        self.wary = False  # whether functions were copied, which may use more for other inputs
         if not self.native:
             self.own = None if inference else Subject(model, params=set(chosen).__contains__, still=still)
             functions: list[FunctionType] = []

@@ -27,7 +27,7 @@ from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.state import ModelState
 from ntkscope.tangent.model.subject import Subject, place, quiet
 from ntkscope.tangent.model.swapped import swapped
-from ntkscope.tangent.operators.forward_mode import MATH, jvp
+from ntkscope.tangent.operators.forward_mode import MATH, jvp, twice_back
 
 Around: TypeAlias = Callable[[], AbstractContextManager[None]]
 Road: TypeAlias = Callable[[nn.Module, Params, Batch, Around], tuple[Tensor, Tensor]]
@@ -124,15 +124,7 @@ class _TwoBackwardPasses(torch.autograd.Function):
         ctx.replaced = partial(swapped, network, leaves, everywhere=everywhere)
         with torch.enable_grad(), ctx.replaced():
             values = logits(network(*batch.args, **batch.kwargs))
-            weights = torch.zeros_like(values, requires_grad=True)
-            grads = torch.autograd.grad(values, list(leaves.values()), weights, create_graph=True, allow_unused=True)
-            pairs = [(g.to_dense(), u) for g, u in zip(grads, direction) if g is not None and g.requires_grad]
-            if pairs:
-                (moved,) = torch.autograd.grad(
-                    [g for g, _ in pairs], [weights], [u.detach() for _, u in pairs], retain_graph=True
-                )
-            else:
-                moved = torch.zeros_like(values)
+            moved = twice_back(values, list(leaves.values()), [u.detach() for u in direction])
         known = (*leaves.values(), *batch.tensors())
         _check_uses(network, values, lambda: logits(network(*batch.args, **batch.kwargs)), known, replaced=True)
         ctx.values, ctx.leaves = values, list(leaves.values())

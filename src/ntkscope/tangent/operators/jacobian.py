@@ -23,7 +23,7 @@ from ntkscope.tangent.model.autograd import dense, pulled
 from ntkscope.tangent.model.batches import Batch, as_batch
 from ntkscope.tangent.model.selection import Selection
 from ntkscope.tangent.model.subject import Subject, place, quiet
-from ntkscope.tangent.operators.forward_mode import MATH, jvp
+from ntkscope.tangent.operators.forward_mode import MATH, jvp, twice_back
 from ntkscope.tangent.trace.func_method import one_by_one
 
 LOG = logging.getLogger(__name__)
@@ -192,22 +192,8 @@ class Jacobian:
 
     def _by_two_backward_passes(self, batch: Batch, moving: Params) -> Tensor:
         """Differentiate `Jᵀ u` by u, on the model itself."""
-        values = self.heads(self.subject(batch))
-        dummy = torch.zeros_like(values, requires_grad=True)
-        grads = torch.autograd.grad(
-            values, list(self.subject.leaves.values()), grad_outputs=dummy, create_graph=True, allow_unused=True
-        )
-        pairs = [
-            (grad, moving[name])
-            for name, grad in zip(self.subject.leaves, grads)
-            if grad is not None and grad.requires_grad
-        ]
-        if not pairs:
-            return torch.zeros_like(values)
-        (pushed,) = torch.autograd.grad(
-            [grad for grad, _ in pairs], [dummy], grad_outputs=[v for _, v in pairs], materialize_grads=True
-        )
-        return pushed
+        values, leaves = self.heads(self.subject(batch)), self.subject.leaves
+        return twice_back(values, list(leaves.values()), [moving[name] for name in leaves])
 
     def _blocks(self) -> Iterator[slice]:
         for start in range(0, len(self.batch), self.block):

@@ -17,15 +17,8 @@ from ntkscope.tangent.model.subject import Subject
 
 LOG = logging.getLogger(__name__)
 Heads = Callable[[Tensor], Tensor]
-REFUSALS = (
-    RuntimeError,
-    NotImplementedError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    AssertionError,
-)  # of models `vmap` cannot follow
+# of models `vmap` cannot follow
+REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
 
 
 def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
@@ -39,9 +32,8 @@ def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
 
     jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, batch.tensors())
     flat = {name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(2) for name, value in jacobian.items()}
-    return {
-        name: value.detach() for name, value in flat.items()
-    }  # a trainable tensor beside the parameters leaves a graph
+    # a trainable tensor beside the parameters leaves a graph
+    return {name: value.detach() for name, value in flat.items()}
 
 
 def one_by_one(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
@@ -64,27 +56,26 @@ def choose(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -
     float32, whatever the precision: rounded to TF32, products of one sample and of several differ by more than methods may.
     """
     with tensor_cores(False):
-        return _chosen(subject, batch, names, heads)
+        exact = one_by_one(subject, batch, names, heads)
+        works = not subject.casts and _follows(subject, batch, exact, heads)  # replaced parameters cannot be cast
+    return "vmap" if works else "loop", exact
 
 
-def _chosen(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> tuple[str, Params]:
-    exact = one_by_one(subject, batch, names, heads)
-    if subject.casts:  # replaced parameters cannot be cast
-        return "loop", exact
+def _follows(subject: Subject, batch: Batch, exact: Params, heads: Heads) -> bool:
     tolerance = 1e-8 if subject.dtype == torch.float64 else 1e-3
     for n in {len(batch), max(1, len(batch) - 1)}:
         try:
-            quick = vectorised(subject, batch[:n], names, heads)
+            quick = vectorised(subject, batch[:n], list(exact), heads)
         except REFUSALS as error:
             LOG.info("vmap cannot follow this model, so samples one by one (%r)", error)
-            return "loop", exact
-        for name in names:
-            true = exact[name][:n]
-            if quick[name].shape != true.shape:
-                return "loop", exact
-            if not bool((quick[name] - true).abs().max() <= tolerance * true.abs().max().clamp_min(1e-30)):
-                return "loop", exact
-    return "vmap", exact
+            return False
+        for name, true in exact.items():
+            made, true = quick[name], true[:n]
+            if made.shape != true.shape:
+                return False
+            if not bool((made - true).abs().max() <= tolerance * true.abs().max().clamp_min(1e-30)):
+                return False
+    return True
 
 
 def gradients(method: str, subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:

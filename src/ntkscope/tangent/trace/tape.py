@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
-from ntkscope.tangent.blocks import channels_last
+from ntkscope.tangent.blocks import replaced_calls
 from ntkscope.tangent.blocks.convolution import quick
 from ntkscope.tangent.blocks.norm import still
 from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls, recomputed
@@ -145,7 +145,7 @@ class Watch(TorchFunctionMode):
         return output
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return channels_last.called(func, args, kwargs) if self.channels_last else func(*args, **kwargs)
+        return replaced_calls.channels_last(func, args, kwargs) if self.channels_last else func(*args, **kwargs)
 
     def find(self, value: Any) -> Slot | None:
         """Which parameter, or which rows of one, `value` is; None for everything else."""

@@ -244,11 +244,7 @@ class Lookup(Term):
 
 
 def outer_gradient(
-    a: Tensor,
-    b: Tensor,
-    transposed: bool,
-    reorder: Callable[[Tensor], Tensor] | None = None,
-    out: Tensor | None = None,
+    a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Tensor], Tensor] | None = None, out: Tensor | None = None
 ) -> Inexact[Tensor, "n c numbers"]:
     """(n, g, s, i) and (n, c, g, o, s) to the gradient, (n, c, g·o·i), in the parameter's own order given `reorder`.
 
