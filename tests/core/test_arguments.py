@@ -139,11 +139,7 @@ def test_shells_stay_in_their_orthant(radii: Any) -> None:
 @pytest.mark.parametrize("rows", [4, 9])
 def test_leave_one_out_is_of_the_training_points(rows: int) -> None:
     y = np.array([0, 1, 0, 1, 0, 1])
-    for kind in (
-        ns.surrogates.KernelNeighbors(k=1),
-        ns.surrogates.NearestClassCentre(),
-        ns.surrogates.KernelGLM(alpha=1.0),
-    ):
+    for kind in (ns.surrogates.KernelRidgeClassifier(), ns.surrogates.KernelGLM(alpha=1.0)):
         fitted = kind.fit(np.eye(6) + 0.1, y)
         with pytest.raises(UsageError, match="expected the 6 training points"):
             fitted.leave_one_out(np.eye(rows))

@@ -75,12 +75,6 @@ class TestShape:
         assert np.allclose(some.item(-1), whole.item(1), atol=1e-12)
         assert len(some) == 2
 
-    def test_by_class_is_the_mean_of_items(self) -> None:
-        K, K_test, y = problem()
-        found = attribute(KernelGLM(alpha=1e-3).fit(K, y), K_test)
-        expected = np.stack([[values[y == k].mean(0) for k in range(3)] for values in found])
-        assert np.abs(found.by_class(y) - expected).max() < 1e-12
-
     def test_items_never_hold_everything(self) -> None:
         """200 items of 20,000 points and 10 logits: all at once are 320 MB, one at a time 1.6 MB and its products."""
         random = numpy_generator(2, "test", "memory")
@@ -93,7 +87,6 @@ class TestShape:
         found = attribute(Fitted(), FactoredGram(factors[:200], factors))
         tracemalloc.start()
         total = sum(float(values.sum()) for values in found)
-        found.by_class(np.arange(20_000) % 10)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert total == pytest.approx(found.sums().sum(), rel=1e-6)
@@ -108,8 +101,6 @@ class TestShape:
             attribute(KernelRidgeClassifier(), K_test)
         with pytest.raises(UsageError, match="test item 7"):
             attribute(surrogate, K_test).item(7)
-        with pytest.raises(UsageError, match="labels of shape"):
-            attribute(surrogate, K_test).by_class(y[:-1])
 
 
 class TestClassSummary:

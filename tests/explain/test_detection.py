@@ -1,4 +1,4 @@
-"""Neighbours, poison, wrong labels and self-influence: the rules by hand, and planted things found."""
+"""Neighbours, poison and wrong labels: the rules by hand, and planted things found."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
 from ntkscope.core import NumericalError, Part, UsageError, numpy_generator
 from ntkscope.data.transforms.label_noise import label_noise
-from ntkscope.explain import auroc, forensics, mislabelled, nearest, precision_at, self_influence
+from ntkscope.explain import auroc, forensics, mislabelled, nearest, precision_at
 from ntkscope.linalg import FactoredGram
-from ntkscope.surrogates import KernelGLM, KernelRidge, KernelRidgeClassifier
+from ntkscope.surrogates import KernelGLM, KernelRidgeClassifier, KernelSVM
 
 
 class TestNearest:
@@ -152,30 +152,8 @@ class TestMislabelled:
             mislabelled(K, y[:-1])
         with pytest.raises(UsageError, match="one label each"):
             mislabelled(K[:, :-1], y)
-
-
-class TestSelfInfluence:
-    def test_equals_refits(self) -> None:
-        K, y, _ = clusters(30, noise=0.1)
-        ridge = KernelRidgeClassifier(alpha=0.5).fit(K, y)
-        found = self_influence(ridge, K, y)
-        for i in range(30):
-            assert found[i] == pytest.approx(ridge.logits(K)[i, y[i]] - refitted(ridge, K, y, i)[y[i]], abs=1e-9)
-
-    def test_wrong_labels_are_remembered(self) -> None:
-        K, y, planted = clusters(noise=0.05)
-        found = self_influence(KernelRidgeClassifier(alpha=1.0).fit(K, y), K, y)
-        assert auroc(found, planted) > 0.9
-
-    def test_a_regressor_on_one_hot_targets(self) -> None:
-        K, y, _ = clusters(30)
-        one_hot = KernelRidge(alpha=0.5).fit(K, np.eye(3)[y])
-        classifier = KernelRidgeClassifier(alpha=0.5).fit(K, y)
-        assert self_influence(one_hot, K, y) == pytest.approx(self_influence(classifier, K, y), abs=1e-10)
-
-    def test_surrogates_without_it_are_named(self) -> None:
-        with pytest.raises(UsageError, match="no leave_one_out"):
-            self_influence(object(), np.eye(3), [0, 1, 0])
+        with pytest.raises(UsageError, match="KernelSVM, which has no leave_one_out"):
+            mislabelled(K, y, KernelSVM())
 
 
 class TestRankings:

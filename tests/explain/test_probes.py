@@ -76,7 +76,6 @@ def test_a_store_changes_nothing(trained: tuple[nn.Module, Split], tmp_path: Pat
         assert here[name].sweep.dims == (1, 2, 3, 4, 5, 6, 7, 8)
     with pytest.raises(UsageError, match="validation share"):
         here[name].best("validation")
-    assert [axes.get_title() for axes in here.figure().axes] == ["nearest neighbours", "nearest class centre"]
 
 
 def test_what_cannot_be_probed_is_refused(trained: tuple[nn.Module, Split]) -> None:

@@ -12,8 +12,8 @@ SEED = 3
 
 # fmt: off
 SLOW = {  # half a second and more: `make guard`
-    "data.load(digits)", "explain.layer_probe", "explain.mislabelled",
-    "explain.self_influence", "explain.shift", "infinite.Activation", "infinite.sphere", "kernels.Tangent",
+    "data.load(digits)", "explain.layer_probe", "explain.mislabelled", "explain.shift",
+    "infinite.Activation", "infinite.sphere", "kernels.Tangent",
     "kernels.ck", "kernels.em", "kernels.kernel", "kernels.proj-pntk", "kernels.proj-trntk", "kernels.ptk",
     "linalg.conjugate_gradient", "linalg.estimate_effective_rank", "linalg.lsmr", "linalg.power_law_tail",
     "machines.fit_machine", "machines.kernel_seconds", "machines.measure_rates",

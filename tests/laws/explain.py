@@ -69,7 +69,6 @@ CASES: list[Case] = [
         options={"items": {"values": ("m", None), "indices": None}}),
     case(E.mislabelled, K=kernel(), y=labels(),
         options={"items": {"order": None, "suggested": None, "scores": ("n",)}}),
-    case(E.self_influence, surrogate=_ridge(), K=kernel(), y=labels()),
     case(E.auroc, scores=vector(degree=0), planted=flags(), options={"items": INVARIANT, "low": 0, "high": 1}),
     case(E.precision_at, scores=vector(degree=0), planted=flags(), k=count(3),
         options={"items": INVARIANT, "low": 0, "high": 1}),

@@ -71,8 +71,6 @@ CASES: list[Case] = [
     surrogate(S.ConjugateLeastSquares, TARGETS, alpha=nonnegative(0.1), tol=nonnegative(1e-10).may_be(None)),
     surrogate(S.KernelGLM, CLASSES, alpha=positive(1e-2), solver=choice("newton-cg"), multi_class=choice("multinomial"),
         tol=positive(1e-6), max_iter=count(100), fit_intercept=switch(True), rank=count(8), seed=seed()),
-    surrogate(S.KernelGLM, CLASSES, name="surrogates.KernelGLM by cross-validation", alpha=given("cv"),
-        alphas=given((1e-3, 1e-2), bad=LISTS), cv=count(3, least=2), seed=seed()),
     surrogate(S.KernelLogistic, CLASSES, alpha=positive(1e-2), multi_class=choice("multinomial"), tol=positive(1e-8),
         max_iter=count(100), fit_intercept=switch(True)),
     surrogate(S.KernelNeighbors, CLASSES, k=count(3)),

@@ -213,19 +213,3 @@ class TestFeatureAnsatz(MeasureContract):
 
     def perfect(self) -> tuple[np.ndarray, ...]:
         return self.arguments(0)[0], 3 * np.eye(30)
-
-
-class TestFeatureAnsatzOfDiagonals(TestFeatureAnsatz):
-    name = "feature-ansatz-of-diagonals"
-
-
-class TestCentredFeatureAnsatz(MeasureContract):
-    name = "centred-feature-ansatz"
-
-    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
-        W, W0, B, _ = drawn(seed, 30, 7)
-        return W, W0, B.T @ B
-
-    def perfect(self) -> tuple[np.ndarray, ...]:
-        W, W0, _ = self.arguments(0)
-        return W, W0, 3 * np.eye(30)

@@ -163,30 +163,8 @@ class TestKernelDistance(Kernels):
     name = "kernel-distance"
 
 
-class TestTopLabelPower(MeasureContract):
-    name = "top-label-power"
-
-    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
-        return kernels(seed)[0], labels(seed)
-
-    def perfect(self) -> tuple[np.ndarray, ...]:
-        one_hot = np.eye(3)[labels(0)]
-        return one_hot @ one_hot.T, labels(0)
-
-
 class TestKernelVelocity(Kernels):
     name = "kernel-velocity"
-
-
-class TestSubspaceOverlap(MeasureContract):
-    name = "subspace-overlap"
-
-    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
-        return logits(seed)
-
-    def perfect(self) -> tuple[np.ndarray, ...]:
-        a, _ = logits(0)
-        return a, a[:, :2] @ np.array([[1.0, 2.0], [0.5, -1.0]])
 
 
 class TestRelativeChange(Kernels):

@@ -1,18 +1,16 @@
-"""Spectra: comparisons against scipy, and what the rule calls matrices whose class is known."""
+"""Spectra: what the rule calls matrices whose class is known."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
 from ntkscope.core import UsageError, generator
 from ntkscope.linalg import as_gram
 from ntkscope.linalg.features.rows import distinct_rows
 from ntkscope.linalg.random_matrices.spiked import spike_threshold
-from ntkscope.measures.spectra import LABELS, classify, classify_eigenvalues, compare, reaches_bulk
+from ntkscope.measures.spectra import LABELS, classify, classify_eigenvalues, reaches_bulk
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -31,24 +29,6 @@ def directions(shape: tuple[int, int], times: Tensor) -> Tensor:
 
 def cauchy(*shape: int) -> Tensor:
     return torch.tan(torch.pi * (torch.rand(*shape, generator=generator(0, "cauchy"), dtype=torch.float64) - 0.5))
-
-
-class TestCompare:
-    def test_against_scipy(self) -> None:
-        one, two = noise(60).abs().numpy(), 1.3 * noise(80, seed=1).abs().numpy()
-        change = compare(one, two)
-        assert change.ks == pytest.approx(stats.ks_2samp(one, two).statistic)
-        assert change.wasserstein == pytest.approx(stats.wasserstein_distance(one, two))
-        assert change.top_shift == pytest.approx(two.max() / one.max() - 1)
-        assert change.quantiles.shape == (2, 60)
-        assert bool((np.diff(change.quantiles) >= 0).all())
-
-    def test_matrices_and_grams(self) -> None:
-        W = noise(12, 9)
-        values = torch.linalg.svdvals(W)
-        assert compare(values, W).wasserstein < 1e-12
-        assert compare(values.square(), as_gram(W.T @ W)).wasserstein < 1e-12
-        assert compare(W, W).ks == 0
 
 
 class TestClassify:

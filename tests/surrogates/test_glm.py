@@ -33,17 +33,15 @@ def objective(glm: KernelGLM, K: np.ndarray, y: np.ndarray) -> float:
     return float(np.mean(losses) + glm.alpha_ / 2 * (glm.coef_**2).sum())
 
 
-@pytest.mark.parametrize("solver", ["newton-cg", "lbfgs"])
 @pytest.mark.parametrize("n", [90, 450])  # by eigendecomposition, by randomised subspace
-def test_the_optimum_is_that_of_logistic_regression_on_the_columns(solver: str, n: int) -> None:
+def test_the_optimum_is_that_of_logistic_regression_on_the_columns(n: int) -> None:
     K, y = noisy(n, 3)
     alpha = 1e-3
-    tol, within = (1e-8, 1.0) if solver == "newton-cg" else (1e-6, 100.0)  # quasi-Newton steps lose sight of lower ones
-    glm = KernelGLM(alpha=alpha, solver=solver, rank=64, tol=tol).fit(K, y)
+    glm = KernelGLM(alpha=alpha, rank=64, tol=1e-8).fit(K, y)
     peer = LogisticRegression(C=1 / (n * alpha), solver="newton-cg", tol=1e-10, max_iter=10_000).fit(K, y)
-    np.testing.assert_allclose(glm.predict_proba(K), peer.predict_proba(K), atol=1e-6 * within)  # both stop near it
-    np.testing.assert_allclose(glm.coef_, peer.coef_, atol=1e-4 * within * np.abs(peer.coef_).max())
-    assert glm.gradient_norm_ <= tol
+    np.testing.assert_allclose(glm.predict_proba(K), peer.predict_proba(K), atol=1e-6)  # both stop near it
+    np.testing.assert_allclose(glm.coef_, peer.coef_, atol=1e-4 * np.abs(peer.coef_).max())
+    assert glm.gradient_norm_ <= 1e-8
     assert glm.loss_ == pytest.approx(objective(glm, K, y), rel=1e-10)
 
 
@@ -128,14 +126,6 @@ def test_leading_pairs_are_eigenpairs() -> None:
     expected = np.linalg.eigvalsh(K)[::-1][:20]
     np.testing.assert_allclose(leading.values.numpy()[:5], expected[:5], rtol=1e-3)  # two sweeps; ample for a guide
     np.testing.assert_allclose((leading.vectors.T @ leading.vectors).numpy(), np.eye(20), atol=1e-12)
-
-
-def test_cross_validation_picks_the_strength_with_the_smallest_held_out_loss() -> None:
-    K, y = noisy(90, 3)
-    glm = KernelGLM("cv", cv=3, alphas=(1e-6, 1e-3, 10.0)).fit(K, y)
-    assert glm.alpha_ == 1e-3
-    assert set(glm.cv_losses_) == {1e-6, 1e-3, 10.0}
-    np.testing.assert_allclose(glm.logits(K), KernelGLM(1e-3).fit(K, y).logits(K), atol=1e-4)
 
 
 def test_sgd_is_scikit_learns() -> None:

@@ -132,16 +132,6 @@ def test_stochastic_steps_say_how_far_they_came() -> None:
     assert glm.gap_ > 0
 
 
-def test_folds_never_lack_a_class() -> None:
-    K, y = kernel(21, 1e2), np.array([0] * 10 + [1] * 8 + [2] * 2 + [3])
-    model = KernelGLM("cv", cv=5)
-    for train, held in model._folds(y, 5):
-        assert set(y[train]) == {0, 1, 2, 3}
-        assert len(np.intersect1d(train, held)) == 0
-    found, _ = fitted(model, K, y)
-    assert all(np.isfinite(v) for v in found.cv_losses_.values())
-
-
 @pytest.mark.guard
 @pytest.mark.parametrize("classes", [2, 3, 7])
 @pytest.mark.parametrize("condition", CONDITIONS)

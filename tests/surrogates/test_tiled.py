@@ -32,7 +32,7 @@ def counted(K: np.ndarray) -> CountedGram:
 
 
 class TestGLM:
-    @pytest.mark.parametrize("options", [{}, {"multi_class": "ovr"}, {"alpha": 1e-2, "solver": "lbfgs"}])
+    @pytest.mark.parametrize("options", [{}, {"multi_class": "ovr"}])
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
     def test_the_fit_of_the_dense_kernel_in_tens_of_passes(self, options: dict[str, object], dtype: type) -> None:
         K, y, K_test, _ = kernels(dtype=dtype)
@@ -40,7 +40,7 @@ class TestGLM:
         glm = KernelGLM(**options).fit(gram, y)
         assert glm.converged_
         assert glm.n_passes_ == gram.log["passes"]
-        assert glm.n_passes_ < (120 if "solver" in options else 60)
+        assert glm.n_passes_ < 60
         columns = set(gram.log["columns"])
         assert columns <= {1, CLASSES, 128 + 16}  # all classes in each product
         dense = KernelGLM(**options).fit(K, y)
@@ -66,32 +66,22 @@ class TestGLM:
         np.testing.assert_allclose(glm.leave_one_out(gram), glm.leave_one_out(K), atol=1e-6)
         assert gram.log["passes"] - before <= 6
 
-    def test_cross_validation(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ntkscope.surrogates.solvers.leading.EXACT_BELOW", 0)
-        K, y, _, _ = kernels()
-        gram = counted(K)
-        glm = KernelGLM("cv", cv=2, alphas=(1e-2, 10.0), rank=64).fit(gram, y)
-        assert glm.alpha_ == 1e-2
-        assert glm.n_passes_ == gram.log["passes"]
-
 
 class TestRidge:
-    @pytest.mark.parametrize("preconditioner", ["nystrom", "block-jacobi", "none"])
     @pytest.mark.parametrize("weighted", [False, True])
-    def test_the_fit_of_the_dense_kernel(self, preconditioner: str, weighted: bool) -> None:
+    def test_the_fit_of_the_dense_kernel(self, weighted: bool) -> None:
         K, y, K_test, _ = kernels()
         weights = np.linspace(0, 2, N) if weighted else None
         targets = np.eye(CLASSES)[y]
         gram = counted(K)
-        ridge = KernelRidge(0.1, preconditioner=preconditioner, rank=64).fit(gram, targets, weights)
+        ridge = KernelRidge(0.1, rank=64).fit(gram, targets, weights)
         dense = KernelRidge(0.1).fit(K, targets, weights)
         assert dense.n_passes_ == 0
         np.testing.assert_allclose(ridge.predict(counted(K_test)), dense.predict(K_test), atol=1e-6)
         assert ridge.converged_
         assert ridge.n_passes_ == gram.log["passes"]
-        if preconditioner == "nystrom":
-            assert ridge.n_passes_ < 50
-            assert max(gram.log["columns"]) == 64
+        assert ridge.n_passes_ < 50
+        assert max(gram.log["columns"]) == 64
 
     def test_all_outputs_share_each_pass(self) -> None:
         K, y, _, _ = kernels()
@@ -119,11 +109,6 @@ class TestRidge:
         with pytest.raises(UsageError, match=r"KernelGLM\.leave_one_out"):
             ridge.leave_one_out(counted(K))
 
-    def test_an_unknown_preconditioner_is_refused(self) -> None:
-        K, y, _, _ = kernels(60)
-        with pytest.raises(UsageError, match="block-jacobi"):
-            KernelRidge(preconditioner="ilu").fit(K, y.astype(float))
-
 
 class TestExplanations:
     def test_attribution_of_a_few_items_reads_their_rows(self) -> None:
@@ -143,7 +128,6 @@ class TestExplanations:
         monkeypatch.setattr("ntkscope.surrogates.neighbors.ROWS", 8)
         gram, model = counted(K_test), KernelNeighbors(k=5).fit(counted(K), y)
         np.testing.assert_array_equal(model.predict(gram), KernelNeighbors(k=5).fit(K, y).predict(K_test))
-        np.testing.assert_allclose(model.leave_one_out(counted(K)), model.leave_one_out(K))
 
 
 @pytest.fixture

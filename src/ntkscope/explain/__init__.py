@@ -11,7 +11,6 @@ from ntkscope.explain.examples import nearest
 from ntkscope.explain.mislabels import mislabelled
 from ntkscope.explain.probes import ProbeProtocol, layer_probe, probes
 from ntkscope.explain.removal.influences import average
-from ntkscope.explain.removal.left_out import self_influence
 from ntkscope.explain.removal.retraining import influence, removal_effects
 from ntkscope.explain.two_sample.shift import shift
 
@@ -31,7 +30,6 @@ __all__ = [
     "probes",
     "removal_effects",
     "score",
-    "self_influence",
     "shift",
 ]
 

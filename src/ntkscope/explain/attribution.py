@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float64
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import labels_of
 from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.ranking import Top, item_of, output_of, top_of
 from ntkscope.linalg import Gram
@@ -66,17 +65,6 @@ class Attribution:
     def sums(self) -> Float64[np.ndarray, "m c"]:
         """The sum over the training points, which is the surrogate's logits; O(n_test n_train c)."""
         return self._product(self.coef.T) + self.intercept
-
-    def by_class(self, y_train: Any) -> Float64[np.ndarray, "m k c"]:
-        """The mean attribution of each training class 0 … k-1 to each logit; O(n_test n_train c), k columns at a time."""
-        labels = labels_of(y_train, self.kernel.shape[1])
-        classes = int(labels.max()) + 1
-        found = np.empty((len(self), classes, len(self.intercept)))
-        for k in range(classes):
-            members = labels == k
-            total = self._product(self.coef.T * members[:, None])
-            found[:, k] = total / max(1, members.sum()) + self.intercept / len(labels) if members.any() else np.nan
-        return found
 
     def _product(self, columns: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "m c"]:
         right = torch.from_numpy(np.ascontiguousarray(columns)).to(self.kernel.device)

@@ -12,7 +12,6 @@ from sklearn.base import clone
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import finite, plain_array
 from ntkscope.explain._kernels import columns_of, kernel_of
-from ntkscope.explain.removal.left_out import leave_one_out
 from ntkscope.linalg import Gram
 from ntkscope.surrogates import KernelRidgeClassifier
 
@@ -62,7 +61,7 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
         fitted = KernelRidgeClassifier(alpha=STRENGTH).fit(gram, labels)
     else:
         fitted = clone(surrogate).fit(gram, labels)
-    without = leave_one_out(fitted, gram)
+    without = _leave_one_out(fitted, gram)
     rows, columns = np.arange(len(labels)), columns_of(fitted, labels, without.shape[1])
     others = without.copy()
     others[rows, columns] = -np.inf
@@ -73,3 +72,14 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
 
 def _unit(gram: Gram) -> Gram:
     return gram if bool((gram.diagonal() == 1).all()) else gram.normalized()
+
+
+def _leave_one_out(surrogate: Any, K: Any) -> Float64[np.ndarray, "n c"]:
+    """`surrogate.leave_one_out(K)`, or an error that names the surrogates that have it."""
+    if not hasattr(surrogate, "leave_one_out"):
+        raise UsageError(
+            f"got a {type(surrogate).__name__}, which has no leave_one_out; expected a surrogate with one: KernelRidge or"
+            " KernelRidgeClassifier (exact), KernelGLM (one Newton step)"
+        )
+    found = np.asarray(surrogate.leave_one_out(K), dtype=np.float64)
+    return found[:, None] if found.ndim == 1 else found

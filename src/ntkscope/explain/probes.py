@@ -9,9 +9,6 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64
-from matplotlib import colormaps
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError, generator
@@ -21,8 +18,6 @@ from ntkscope.linalg.features.pca import PCA, pca
 from ntkscope.linalg.features.rows import FeatureRows, Features
 from ntkscope.measures.probes import PROBES, ProbeSweep, grid, sweep
 from ntkscope.tangent import activations
-
-TITLES = {"knn": "nearest neighbours", "ncc": "nearest class centre", "svm": "support vector machine"}
 
 
 @renamed(standardise="standardize")
@@ -101,26 +96,6 @@ class LayerProbes(Mapping[str, LayerProbe]):
         found = {name: layer.sweep.smallest(share) for name, layer in self.layers.items()}
         probes = next(iter(self.layers.values())).sweep.probes
         return {probe: {name: needed[probe] for name, needed in found.items()} for probe in probes}
-
-    def figure(self) -> Figure:
-        """Accuracy against the number of components, a panel for each probe, a line for each layer."""
-        probes = next(iter(self.layers.values())).sweep.probes
-        figure = Figure(figsize=(3.6 * len(probes), 3.4), layout="constrained")
-        FigureCanvasAgg(figure)
-        panels = figure.subplots(1, len(probes), sharey=True, squeeze=False)[0]
-        shades = torch.linspace(0.15, 0.95, len(self.layers)).tolist()
-        for axes, probe in zip(panels, probes):
-            for (name, layer), shade in zip(self.layers.items(), shades):
-                accuracy = layer.sweep.accuracy[probe]
-                colour = colormaps["viridis"](shade)
-                axes.plot(list(accuracy), list(accuracy.values()), color=colour, label=name, linewidth=1.4)
-            axes.set_xscale("log")
-            axes.set_title(TITLES.get(probe, probe))
-            axes.set_xlabel("principal components")
-            axes.grid(alpha=0.3)
-        panels[0].set_ylabel("test accuracy")
-        panels[-1].legend(fontsize=7, title="layer", loc="lower right")
-        return figure
 
 
 @renamed(standardise="standardize")

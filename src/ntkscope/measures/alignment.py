@@ -11,9 +11,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import class_numbers, finite, one_hot, plain_array, unit_of, whole
+from ntkscope.core.arguments import class_numbers, finite, one_hot, plain_array, unit_of
 from ntkscope.core.checked import Positive
-from ntkscope.linalg import Gram, as_gram, eigenpairs, matrix_correlation, principal_angles
+from ntkscope.linalg import Gram, matrix_correlation
 from ntkscope.measures._kernel_pairs import Kernel, centred_tile, kernel_pair, row_means, square
 from ntkscope.measures.registry import measure
 
@@ -88,31 +88,10 @@ def kernel_distance(K0: Kernel, K1: Kernel) -> float:
     return 0.0 if abs(distance) < 4e-16 else distance
 
 
-def label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> Float64[np.ndarray, " e"]:
-    """The share of the labels in each eigenvector, `‖u_iᵀ Y‖² / ‖Y‖²`, the eigenvector of the largest eigenvalue first.
-
-    All n shares sum to 1; `k`: of the k largest eigenvalues alone. `y` as in `kernel_target_alignment`. `centred=True`: of
-    `H K H` and `H Y`, without what is constant over the items. Where eigenvalues are equal, only the sum of their shares
-    is determined. O(n³), or a few dozen products for the largest k. Baratin et al. (2021); Canatar, Bordelon &
-    Pehlevan (2021).
-
-    >>> label_power(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([3.0, 4.0])).round(2).tolist()
-    [0.64, 0.36]
-    """
-    gram = square(K)
-    Y = torch.from_numpy(_targets(y, len(gram)))
-    if centred:
-        gram = as_gram(_centred(gram), symmetric=True)
-        Y = Y - Y.mean(0)
-    k = None if k is None else whole(k, "k", low=1, high=len(gram))
-    if not np.isfinite(_norm(gram, False)):
-        raise NumericalError(f"{gram!r} holds NaN or infinity; its eigenvectors are undefined")
-    _, vectors = eigenpairs(gram, k)  # ascending
-    return power_in(vectors.flip(1), Y)
-
-
 def power_in(vectors: Float[Tensor, "n e"], y: Any) -> Float64[np.ndarray, " e"]:
-    """`‖u_iᵀ Y‖² / ‖Y‖²` for orthonormal columns u_i of `vectors` (n, e), in their order; O(n e). See `label_power`.
+    """`‖u_iᵀ Y‖² / ‖Y‖²` for orthonormal columns u_i of `vectors` (n, e), such as the eigenvectors of a kernel; O(n e).
+
+    `y` as in `kernel_target_alignment`. Baratin et al. (2021); Canatar, Bordelon & Pehlevan (2021).
 
     >>> power_in(torch.eye(2), torch.tensor([3.0, 4.0])).round(2).tolist()
     [0.36, 0.64]
@@ -122,30 +101,6 @@ def power_in(vectors: Float[Tensor, "n e"], y: Any) -> Float64[np.ndarray, " e"]
     if whole == 0:
         raise NumericalError("got targets that are zero (or, centred, constant): they have no power to share")
     return np.asarray(((vectors.detach().cpu().double().T @ Y).square().sum(1) / whole).numpy())
-
-
-def cumulative_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> Float64[np.ndarray, " e"]:
-    """The share of the labels in the first i eigenvectors together, for i = 1, 2, …; see `label_power`.
-
-    >>> cumulative_power(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([3.0, 4.0])).round(2).tolist()
-    [0.64, 1.0]
-    """
-    return np.minimum(np.cumsum(label_power(K, y, k=k, centred=centred)), 1.0)
-
-
-@measure("top-label-power", of="kernel decomposed and labels", low=0, high=1, best=1)
-def top_label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> float:
-    """The share of the labels in the k leading eigenvectors, `Σ_{i ≤ k} ‖u_iᵀ Y‖² / ‖Y‖²`, in [0, 1].
-
-    k is the number of columns of Y unless given: a kernel that is `Y Yᵀ` has all of them there. A few dozen products.
-
-    >>> y = torch.tensor([1.0, -1.0, 1.0])
-    >>> round(top_label_power(torch.outer(y, y), y), 12)
-    1.0
-    """
-    gram = square(K)
-    columns = _targets(y, len(gram)).shape[1] if k is None else k
-    return float(cumulative_power(gram, y, k=min(columns, len(gram)), centred=centred)[-1])
 
 
 @measure("kernel-velocity", of="two kernels", low=0, best=0)
@@ -170,45 +125,6 @@ def kernel_velocity(K0: Kernel, K1: Kernel, *, elapsed: Positive = 1) -> float:
         other = after[rows, columns].dense().detach().double().cpu()
         moved += float((other / sizes[1] - tile.detach().double().cpu() / sizes[0]).square().sum())
     return moved**0.5 / float(elapsed)
-
-
-def subspace_cosines(A: Tensor | np.ndarray, B: Tensor | np.ndarray) -> Float64[np.ndarray, " r"]:
-    """The cosines of the principal angles between the column spaces of A (n, a) and B (n, b), the largest first.
-
-    A: the vectors of all outliers of a matrix; B: the directions they are held against, such as a teacher's. One outlier
-    may be a mixture of several directions, so whether they were learned is a question to the whole subspace.
-
-    >>> subspace_cosines(np.eye(3)[:, :2], np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).round(6).tolist()
-    [1.0, 0.0]
-    """
-    first, second = (torch.from_numpy(_columns(side, name)) for side, name in ((A, "A"), (B, "B")))
-    return np.asarray(principal_angles(first, second).cos().numpy())
-
-
-@measure("subspace-overlap", of="two subspaces", low=0, high=1, best=1)
-def subspace_overlap(A: Tensor | np.ndarray, B: Tensor | np.ndarray) -> float:
-    """`Σ cos² θ_i / b`: the share of the column space of B (n, b) that lies in that of A (n, a), in [0, 1]; O(n (a + b)²).
-
-    b is the rank of B; directions for which A has too few columns count as not found. θ are the principal angles.
-
-    >>> round(subspace_overlap(np.eye(3)[:, :2], np.eye(3)[:, 1:]), 12)
-    0.5
-    """
-    wanted = np.linalg.matrix_rank(_columns(B, "B"))
-    return float(np.clip(np.square(subspace_cosines(A, B)).sum() / max(wanted, 1), 0.0, 1.0))
-
-
-def _columns(values: Any, name: str) -> np.ndarray:
-    array = plain_array(values)
-    return finite(array[:, None] if array.ndim == 1 else array, name, 2)
-
-
-def _centred(gram: Gram) -> Float64[Tensor, "n n"]:
-    """`H K H` as one matrix."""
-    whole, means = torch.zeros(gram.shape, dtype=torch.float64), row_means(gram)
-    for rows, columns, tile in gram.tiles():
-        whole[rows, columns] = centred_tile(tile, rows, columns, *means)
-    return whole
 
 
 def _targets(y: Any, n: int) -> np.ndarray:

@@ -24,11 +24,9 @@ from ntkscope.measures.registry import measure
 
 __all__ = [
     "Control",
-    "centred_feature_ansatz",
     "double_centred_ratio",
     "egop",
     "feature_ansatz",
-    "feature_ansatz_of_diagonals",
     "haar_control",
     "nfa_correlation",
     "sixteen_terms",
@@ -45,26 +43,6 @@ def feature_ansatz(W: Any, K: Any) -> float:
     0.707107
     """
     return nfa_correlation(W, K)
-
-
-@measure("centred-feature-ansatz", of="weights, initial weights and tangents", low=-1, high=1, best=1)
-def centred_feature_ansatz(W: Any, W0: Any, K: Any) -> float:
-    """`ρ(W̄ᵀW̄, W̄ᵀKW̄)` with `W̄ = W - W₀`: how the change of the weights aligns with the tangents. Section 2.3.
-
-    >>> centred_feature_ansatz([[2.0, 0.0], [0.0, 5.0]], [[0.0, 0.0], [0.0, 5.0]], [[1.0, 0.0], [0.0, 9.0]])
-    1.0
-    """
-    return nfa_correlation(W, K, W0=W0, centring="weights")
-
-
-@measure("feature-ansatz-of-diagonals", of="weights and tangents", low=-1, high=1, best=1)
-def feature_ansatz_of_diagonals(W: Any, K: Any) -> float:
-    """Pearson's correlation of the diagonals of NFM and AGOP: one number per input, such as a pixel. Appendix I.
-
-    >>> round(feature_ansatz_of_diagonals([[1.0, 0.0, 1.0], [0.0, 2.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]), 6)
-    1.0
-    """
-    return nfa_correlation(W, K, pearson=True, diagonal=True)
 
 
 def nfa_correlation(

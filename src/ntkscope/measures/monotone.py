@@ -38,10 +38,6 @@ class MonotoneFit:
         """The mapped probabilities."""
         return expit(self.log_odds(surrogate))
 
-    def inverse(self, network: Any) -> Vector:
-        """The surrogate's log-odds that the map sends to these."""
-        return (vector(network, "log-odds") - self.intercept) / self.slope
-
 
 def monotone_r2(surrogate: Any, network: Any) -> MonotoneFit:
     """Fit an invertible map from the surrogate's correct-class log-odds to the network's, by least squares in probability.

@@ -17,12 +17,9 @@ Of = Literal[
     "two logits and labels",
     "two outputs",
     "kernel and labels",
-    "kernel decomposed and labels",  # costs an eigendecomposition, so an X-ray does not add it to every page
     "two kernels",
-    "two subspaces",
     "two changes",
     "weights and tangents",
-    "weights, initial weights and tangents",
     "features and labels",
     "features, labels and readout",
     "features, labels and decisions",

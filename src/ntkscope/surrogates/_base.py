@@ -132,6 +132,11 @@ def keep(options: dict[str, Any]) -> None:
     vars(options.pop("self")).update(options)
 
 
+def both_sides(coef: Array, intercept: Array) -> tuple[Array, Array]:
+    """Logits (-f/2, f/2) of two classes, from one function f with coefficients (1, n) and intercept (1,)."""
+    return np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
+
+
 def affine(gram: Gram, coef: Array, intercept: Array) -> Array:
     """`K coefᵀ + intercept` in float64 on the kernel's device, returned as a NumPy array."""
     weights = torch.from_numpy(np.ascontiguousarray(coef.T)).to(gram.device)

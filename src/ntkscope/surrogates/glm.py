@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, final
@@ -12,25 +11,21 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier
-from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import one_hot
-from ntkscope.core.checked import Count, Positive, Several
+from ntkscope.core.checked import Count, Positive
 from ntkscope.core.random import derive_seed
 from ntkscope.linalg import Gram
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array, keep
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array, both_sides, keep
 from ntkscope.surrogates._checks import MultiClass, Strength, class_labels, fitted_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.solvers.glm_leave_one_out import glm_leave_one_out
 from ntkscope.surrogates.solvers.leading import Leading, full_preconditioner, leading_pairs, reduced_preconditioner
-from ntkscope.surrogates.solvers.losses import Loss, OneVsRest, Softmax
+from ntkscope.surrogates.solvers.losses import Loss, logistic_loss
 from ntkscope.surrogates.solvers.newton import Optimum, Problem, newton
-from ntkscope.surrogates.solvers.quasi_newton import lbfgs
 
-ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 NEAR = 1.0  # how far above its optimum that problem may stop, relative to it
 REDUCED = 1e-4  # how far the problem in the leading directions is solved before the whole one, relative to its start
 
@@ -42,22 +37,21 @@ class KernelGLM(LinearClassifier):
 
     The kernel's columns are features, and the penalty is on W itself, as in SGDClassifier on those columns and as in
     the kGLM of the surrogate paper, eq. 1 (not the RKHS norm: that is `KernelLogistic`). The objective is convex;
-    "newton-cg" and "lbfgs" reach its optimum with nothing but products `K @ V`, so K may be dense, factored, an operator
-    or tiles on disk, in single precision, on any device; sums are in float64. "newton-cg" first solves the problem in the
-    `rank` leading eigen-directions of K, which also precondition the rest: 3 products with `rank` columns, then some
+    "newton-cg" reaches its optimum with nothing but products `K @ V`, so K may be dense, factored, an operator
+    or tiles on disk, in single precision, on any device; sums are in float64. It first solves the problem in the `rank`
+    leading eigen-directions of K, which also precondition the rest: 3 products with `rank` columns, then some
     tens with one column per class. "sgd" is scikit-learn's SGDClassifier(loss="log_loss"), one-vs-rest, as in the
     paper; it does not reach the optimum, and `gap_` and a warning say by how much.
 
-    alpha: the ridge strength, or "cv": the one of `alphas` with the smallest cross-entropy in `cv` folds. multi_class:
-    "multinomial" (softmax) or "ovr" (an independent logistic loss per class; for two classes one loss of the difference of
-    the logits). tol: how far above its minimum the objective may be, relative to it, by the duality gap, which is a bound
-    at every scale of the kernel; and the norm of the gradient relative to that at zero. In every case `predict_proba` is the
-    softmax of the logits, as in the paper.
+    multi_class: "multinomial" (softmax) or "ovr" (an independent logistic loss per class; for two classes one loss of the
+    difference of the logits). tol: how far above its minimum the objective may be, relative to it, by the duality gap, which
+    is a bound at every scale of the kernel; and the norm of the gradient relative to that at zero. In every case
+    `predict_proba` is the softmax of the logits, as in the paper.
 
     Fitted: `coef_` (classes, n), `intercept_` (classes,), `alpha_`, `loss_` (the objective), `gap_` (`loss_` is above the
     minimum by at most this), `gradient_norm_` (relative), `n_iter_`, `n_products_` (of the last optimisation, with one column
     per class), `n_passes_` (all products with K: how often a kernel on disk is read), `converged_` (both within `tol`; a
-    ConvergenceWarning where not), and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
+    ConvergenceWarning where not). No jitter is ever needed: `jitter_` is 0.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> glm = KernelGLM(alpha=1e-3).fit(K, ["a", "a", "b"])
@@ -67,16 +61,14 @@ class KernelGLM(LinearClassifier):
 
     def __init__(
         self,
-        alpha: Strength | Literal["cv"] = 1e-4,
+        alpha: Strength = 1e-4,
         *,
-        solver: Literal["newton-cg", "lbfgs", "sgd"] = "newton-cg",
+        solver: Literal["newton-cg", "sgd"] = "newton-cg",
         multi_class: MultiClass = "multinomial",
         tol: Positive = 1e-6,
         max_iter: Count = 200,
         fit_intercept: bool = True,
         rank: Count = 128,
-        alphas: Sequence[Positive] = ALPHAS,
-        cv: Several = 5,
         seed: int = 0,
     ) -> None:
         keep(locals())
@@ -87,15 +79,10 @@ class KernelGLM(LinearClassifier):
         self.n_passes_ = int(isinstance(K, Gram))  # the check for NaN
         self.classes_, numbers = class_labels(gram, y, "KernelGLM")
         self.numbers_ = numbers
-        if isinstance(self.alpha, str):
-            self._cross_validate(gram, numbers)
-        else:
-            self.alpha_ = float(self.alpha)
-        self.jitter_ = 0.0
+        self.alpha_, self.jitter_ = float(self.alpha), 0.0
         if self.solver == "sgd":
             return self._fit_sgd(gram, numbers)
-        optimum, at_zero, _ = self._optimise(gram, numbers, self.alpha_)
-        self._keep(optimum, at_zero)
+        self._keep(*self._optimise(gram, numbers))
         return self
 
     def leave_one_out(self, K: Any) -> Array:
@@ -113,27 +100,22 @@ class KernelGLM(LinearClassifier):
         return glm_leave_one_out(
             gram,
             leading_pairs(gram, self.rank, self.seed),
-            self._loss(gram, numbers, len(self.classes_)),
+            self._loss(gram, numbers, self.multi_class),
             self.alpha_,
-            self._theta(gram),
+            self._theta(gram, self.multi_class),
             self.fit_intercept,
         )
 
     # -- the optimum ------------------------------------------------------------------------------------------------
 
-    def _loss(self, gram: Gram, numbers: Array, classes: int) -> Loss:
+    def _loss(self, gram: Gram, numbers: Array, multi_class: str) -> Loss:
         n = gram.shape[0]
         weights = torch.full((n, 1), 1 / n, dtype=torch.float64, device=gram.device)
-        targets = one_hot(numbers, classes, gram.device)
-        if self.multi_class == "multinomial":
-            return Softmax(targets, weights)
-        return OneVsRest(targets[:, 1:] if classes == 2 else targets, weights)
+        return logistic_loss(numbers, len(self.classes_), weights, multi_class)
 
-    def _optimise(
-        self, gram: Gram, numbers: Array, alpha: float, start: Tensor | None = None, leading: Leading | None = None
-    ) -> tuple[Optimum, float, Leading]:
-        """The optimum, the norm of the gradient at zero, and the leading pairs for further fits on this kernel."""
-        loss = self._loss(gram, numbers, len(self.classes_))
+    def _optimise(self, gram: Gram, numbers: Array) -> tuple[Optimum, float]:
+        """The optimum, and the norm of the gradient at zero."""
+        loss, alpha = self._loss(gram, numbers, self.multi_class), self.alpha_
         bias = self.fit_intercept
         quick = None  # directions need no more digits than the kernel has, and products in its own dtype are faster
         if gram.dtype == torch.float32:
@@ -142,16 +124,9 @@ class KernelGLM(LinearClassifier):
         zero = torch.zeros(gram.shape[0] + 1, loss.targets.shape[1], dtype=torch.float64, device=gram.device)
         at_zero = float(whole.gradient(zero, torch.zeros_like(loss.targets)).norm())
         self.n_passes_ += 1
-        if leading is None:
-            leading = leading_pairs(gram, self.rank, self.seed)
-            self.n_passes_ += leading.passes
-        if self.solver == "lbfgs":
-            begin = zero if start is None else start
-            found = lbfgs(whole, begin, leading, self.tol * at_zero, self.tol, self.max_iter)
-            self.n_passes_ += found.products
-            return found, at_zero, leading
-        if start is None:
-            start = self._reduced_start(whole, leading)
+        leading = leading_pairs(gram, self.rank, self.seed)
+        self.n_passes_ += leading.passes
+        start = self._reduced_start(whole, leading)
         if self.multi_class == "multinomial":  # a shift shared by all classes is penalised and has no effect
             start = start - start.mean(1, keepdim=True)
         precondition = partial(full_preconditioner, leading, loss, alpha, bias)
@@ -166,7 +141,7 @@ class KernelGLM(LinearClassifier):
             iterations, products = found.iterations + more.iterations, found.products + more.products
             found = replace(more, iterations=iterations, products=products)
         self.n_passes_ += found.products
-        return found, at_zero, leading
+        return found, at_zero
 
     def _reduced_start(self, whole: Problem, leading: Leading) -> Tensor:
         """The optimum in the leading directions alone, as parameters of the whole problem."""
@@ -180,10 +155,8 @@ class KernelGLM(LinearClassifier):
 
     def _keep(self, optimum: Optimum, at_zero: float) -> None:
         theta = as_array(optimum.theta)
-        if self.multi_class == "ovr" and len(self.classes_) == 2:
-            theta = np.concatenate([-theta / 2, theta / 2], axis=1)
-        self.coef_ = np.ascontiguousarray(theta[:-1].T)
-        self.intercept_ = theta[-1] - (theta[-1].mean() if self.multi_class == "multinomial" else 0.0)
+        shared = theta[-1].mean() if self.multi_class == "multinomial" else 0.0
+        self._set(np.ascontiguousarray(theta[:-1].T), theta[-1] - shared)
         self.loss_, self.gap_ = optimum.value, optimum.gap
         self.gradient_norm_ = optimum.gradient_norm / at_zero if at_zero else 0.0
         self.n_iter_ = max(1, optimum.iterations)
@@ -198,13 +171,18 @@ class KernelGLM(LinearClassifier):
                 stacklevel=3,
             )
 
-    def _theta(self, gram: Gram) -> Tensor:
+    def _set(self, coef: Array, intercept: Array) -> None:
+        """Keep the functions: one for each class, or one alone where one-vs-rest has two classes."""
+        one = len(coef) < len(self.classes_)
+        self.coef_, self.intercept_ = both_sides(coef, intercept) if one else (coef, intercept)
+
+    def _theta(self, gram: Gram, multi_class: str) -> Tensor:
         coef, intercept = self.coef_, self.intercept_
-        if self.multi_class == "ovr" and len(self.classes_) == 2:
+        if multi_class == "ovr" and len(self.classes_) == 2:
             coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
         return torch.from_numpy(np.concatenate([coef.T, intercept[None]])).to(gram.device)
 
-    # -- other methods ----------------------------------------------------------------------------------------------
+    # -- stochastic steps -------------------------------------------------------------------------------------------
 
     def _fit_sgd(self, gram: Gram, numbers: Array) -> KernelGLM:
         sgd = SGDClassifier(
@@ -214,25 +192,16 @@ class KernelGLM(LinearClassifier):
             max_iter=max(1000, self.max_iter),
             random_state=derive_seed(self.seed, "kernel-glm-sgd") % 2**32,
         ).fit(gram.numpy(), numbers)
-        coef, intercept = np.asarray(sgd.coef_, np.float64), np.asarray(sgd.intercept_, np.float64)
-        if len(self.classes_) == 2:
-            coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
-        self.coef_, self.intercept_ = coef, intercept
+        self._set(np.asarray(sgd.coef_, np.float64), np.asarray(sgd.intercept_, np.float64))
         self.n_iter_ = int(sgd.n_iter_)
         self._measure_sgd(gram, numbers)
         return self
 
     def _measure_sgd(self, gram: Gram, numbers: Array) -> None:
         """How far above its minimum the one-vs-rest objective stopped, by the duality gap of the best bias; two products."""
-        classes = len(self.classes_)
-        targets = one_hot(numbers, classes, gram.device)
-        weights = torch.full_like(targets[:, :1], 1 / len(targets))
-        loss = OneVsRest(targets[:, 1:] if classes == 2 else targets, weights)
+        loss = self._loss(gram, numbers, "ovr")
         problem = Problem(lambda v: gram @ v, lambda r: gram @ r, loss, self.alpha_, self.fit_intercept)
-        coef, intercept = self.coef_, self.intercept_
-        if classes == 2:
-            coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
-        theta = torch.from_numpy(np.concatenate([coef.T, intercept[None]])).to(gram.device)
+        theta = self._theta(gram, "ovr")
         scores = problem.scores(theta)
         self.loss_ = problem.value(theta, scores)
         biased, best = problem.rebiased(theta, scores)
@@ -247,56 +216,3 @@ class KernelGLM(LinearClassifier):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-
-    def _cross_validate(self, gram: Gram, numbers: Array) -> None:
-        """Held-out cross-entropy of each strength; the folds are stratified."""
-        alphas = sorted({float(a) for a in self.alphas}, reverse=True)
-        n = len(numbers)
-        folds = min(int(self.cv), n)
-        if not alphas or folds < 2:
-            raise UsageError(
-                f"got alphas={self.alphas!r}, cv={self.cv} for {n} rows; expected at least one strength and two folds"
-            )
-        losses, short = np.zeros((folds, len(alphas))), []
-        for k, (train, held) in enumerate(self._folds(numbers, folds)):
-            inner, outer = gram[train, train], gram[held, train]
-            start, leading = None, None
-            for a, alpha in enumerate(alphas):  # from strong to weak, each started where the last one ended
-                optimum, _, leading = self._optimise(inner, numbers[train], alpha, start, leading)
-                start = optimum.theta
-                short += [alpha] * (not optimum.converged)
-                scores = outer @ start[:-1] + start[-1]
-                self.n_passes_ += 1
-                losses[k, a] = float(self._loss(outer, numbers[held], len(self.classes_)).value(scores))
-        self.cv_losses_ = dict(zip(alphas, losses.mean(0).tolist()))
-        self.alpha_ = min(self.cv_losses_, key=lambda alpha: self.cv_losses_[alpha])
-        if short:
-            warnings.warn(
-                f"{len(short)} of {losses.size} fits of KernelGLM(alpha='cv') stopped short of their optimum, at alpha"
-                f" {', '.join(f'{a:g}' for a in sorted(set(short)))}; the chosen alpha depends on them: raise max_iter or tol",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
-    def _folds(self, numbers: Array, folds: int) -> Iterator[tuple[Array, Array]]:
-        """Training and held-out places. No class is ever missing from training, since there would then be no optimum.
-
-        A class with fewer points than folds is spread over some of them; the only point of a class is always trained on.
-        """
-        counts = np.bincount(numbers)
-        random_state = derive_seed(self.seed, "kernel-glm-folds") % 2**32
-        if counts.min() >= folds:
-            splitter = StratifiedKFold(folds, shuffle=True, random_state=random_state)
-            yield from splitter.split(np.zeros((len(numbers), 1)), numbers)
-            return
-        order = np.random.default_rng(random_state).permutation(len(numbers))
-        order = order[np.argsort(numbers[order], kind="stable")]
-        order = order[counts[numbers[order]] > 1]
-        if len(order) < folds:
-            raise UsageError(
-                f"got cv={self.cv} with {len(order)} points of classes that have more than one; expected at least one to"
-                " hold out in every fold: use fewer folds, or give alpha"
-            )
-        for k in range(folds):
-            held = np.sort(order[k::folds])
-            yield np.setdiff1d(np.arange(len(numbers)), held), held

@@ -13,15 +13,13 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from ntkscope.core.arguments import one_hot
 from ntkscope.core.checked import Count, Positive
 from ntkscope.linalg.solvers.system import symmetric_part
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array, keep
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array, both_sides, keep
 from ntkscope.surrogates._checks import (
     MultiClass,
     Strength,
     class_labels,
-    fitted_kernel,
     sample_weights,
     training_kernel,
     two_classes_weigh,
@@ -29,7 +27,7 @@ from ntkscope.surrogates._checks import (
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.solvers.laplace import Laplace
 from ntkscope.surrogates.solvers.leading import Leading, exact_preconditioner
-from ntkscope.surrogates.solvers.losses import Loss, OneVsRest, Softmax
+from ntkscope.surrogates.solvers.losses import Loss, logistic_loss
 from ntkscope.surrogates.solvers.newton import Problem, newton
 
 HALVINGS = 40
@@ -86,13 +84,13 @@ class KernelLogistic(LinearClassifier):
         """Fit on the kernel (n, n), one label per row, and weights (n,)."""
         gram = training_kernel(self, K)
         self.alpha_ = float(self.alpha)
-        self.classes_, self.numbers_ = class_labels(gram, y, "KernelLogistic")
+        self.classes_, numbers = class_labels(gram, y, "KernelLogistic")
         given = sample_weights(gram, sample_weight)
-        two_classes_weigh(self.numbers_, given, "KernelLogistic")
+        two_classes_weigh(numbers, given, "KernelLogistic")
         ones = torch.ones(gram.shape[0], dtype=torch.float64, device=gram.device)
-        self._weights = ones / len(ones) if given is None else given / given.sum()
+        weights = ones / len(ones) if given is None else given / given.sum()
         kernel = symmetric_part(gram, torch.float64)
-        loss = self._loss(kernel.device)
+        loss = logistic_loss(numbers, len(self.classes_), weights.to(kernel.device)[:, None], self.multi_class)
         model = Laplace(kernel, loss, self.alpha_, self.fit_intercept)
         found = self._descend(model, loss)
         if not found.converged and found.iterations < self.max_iter:
@@ -166,33 +164,6 @@ class KernelLogistic(LinearClassifier):
         there = gap <= self.tol * value / (1 + self.tol)
         return Descent(c, b, value, residual, gap, stalled.iterations + found.iterations, there)
 
-    def leave_one_out(self, K: Any) -> Array:
-        """Logits (n, classes) of each training point by one Newton step of the fit without it; approximate, O(classes² n³).
-
-        The strength `α n` of the penalty is that of the whole fit.
-        """
-        gram = fitted_kernel(self, K)
-        kernel = symmetric_part(gram, torch.float64)
-        coef, intercept = self.coef_, self.intercept_
-        if self._binary:
-            coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
-        c, b = (torch.from_numpy(np.ascontiguousarray(v)).to(kernel.device) for v in (coef.T, intercept))
-        loss = self._loss(kernel.device)
-        out = Laplace(kernel, loss, self.alpha_, self.fit_intercept).leave_one_out(kernel @ c + b)
-        return as_array(torch.cat([-out / 2, out / 2], dim=1) if self._binary else out)
-
-    @property
-    def _binary(self) -> bool:
-        return self.multi_class == "ovr" and len(self.classes_) == 2
-
-    def _loss(self, device: torch.device) -> Loss:
-        targets = one_hot(self.numbers_, len(self.classes_), device)
-        weights = self._weights.to(device)[:, None]
-        if self.multi_class == "multinomial":
-            return Softmax(targets, weights)
-        return OneVsRest(targets[:, 1:] if self._binary else targets, weights)
-
     def _keep(self, c: Array, b: Array) -> None:
-        if self._binary:
-            c, b = np.concatenate([-c, c], axis=1) / 2, np.concatenate([-b, b]) / 2
-        self.coef_, self.intercept_ = np.ascontiguousarray(c.T), b
+        coef = np.ascontiguousarray(c.T)
+        self.coef_, self.intercept_ = both_sides(coef, b) if len(coef) < len(self.classes_) else (coef, b)

@@ -11,7 +11,7 @@ from ntkscope.core.checked import Count
 from ntkscope.linalg import Gram
 from ntkscope.linalg.grams.gram import slices
 from ntkscope.surrogates._base import Array, KernelClassifier, as_array, keep
-from ntkscope.surrogates._checks import class_labels, fitted_kernel, query_kernel, training_kernel
+from ntkscope.surrogates._checks import class_labels, query_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
 ROWS = 512
@@ -55,11 +55,6 @@ class KernelNeighbors(KernelClassifier):
         nearest = self.kneighbors(K)
         return self.classes_[self._winners(nearest)]
 
-    def leave_one_out(self, K: Any) -> Array:
-        """(n, classes): each training point's logits by the votes of the others; exact."""
-        gram = fitted_kernel(self, K)
-        return self._votes(_nearest(gram, min(self.k_, max(1, len(gram) - 1)), skip_self=True))
-
     def _votes(self, nearest: Array) -> Array:
         classes = len(self.classes_)
         counts = np.stack([(self.numbers_[nearest] == c).sum(1) for c in range(classes)], axis=1)
@@ -72,13 +67,10 @@ class KernelNeighbors(KernelClassifier):
         return labels[np.arange(len(labels)), leads.argmax(1)]
 
 
-def _nearest(gram: Gram, k: int, skip_self: bool = False) -> Array:
+def _nearest(gram: Gram, k: int) -> Array:
     """By blocks of rows, so that a kernel on disk is never formed."""
     found = []
     for rows in slices(gram.shape[0], ROWS):
         values = as_array(gram[rows].dense())
-        if skip_self:
-            values = values.copy()
-            values[np.arange(len(values)), np.arange(rows.start, rows.stop)] = -np.inf
         found.append(np.argsort(-values, axis=1, kind="stable")[:, :k])
     return np.concatenate(found) if found else np.zeros((0, k), dtype=np.int64)

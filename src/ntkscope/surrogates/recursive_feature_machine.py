@@ -104,18 +104,6 @@ class _RecursiveFeatures(BaseEstimator):
         tiles = [gradients(fit.kernel, tile, problem.points, fit.coef) for tile in points.split(problem.tile)]
         return as_array(problem.metric.pulled(torch.cat(tiles, 1)).movedim(0, 1))
 
-    def leave_one_out(self) -> Float64[np.ndarray, "n k"]:
-        """Each training point's prediction by the last regression without it, exact at the fit's metric, bandwidth and ridge.
-
-        The metric has seen the point, so this flatters a fit; `path_` has errors of points that it has not seen. O(n³).
-        """
-        check_is_fitted(self)
-        problem, fit = self._learned.problem, self._learned.regression
-        again = problem.fit(fit.kernel, fit.ridge, intercept=bool(self.fit_intercept), leave_one_out=True)
-        assert again is not None
-        assert again.residuals is not None
-        return as_array(problem.targets - again.residuals)
-
 
 @final
 @INPUT_SURROGATES.register("rfm")

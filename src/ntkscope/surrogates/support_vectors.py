@@ -17,7 +17,15 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.checked import NonNegative, Positive, within
 from ntkscope.linalg import Gram, NumericalWarning
-from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, LinearRegressor, as_array, keep
+from ntkscope.surrogates._base import (
+    Array,
+    LinearClassifier,
+    LinearInKernel,
+    LinearRegressor,
+    as_array,
+    both_sides,
+    keep,
+)
 from ntkscope.surrogates._checks import class_labels, float_targets, sample_weights, training_kernel, two_classes_weigh
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.solvers.interior import fit_interior
@@ -214,7 +222,7 @@ class KernelSVM(SupportVectors, LinearClassifier):
 
         coef, intercept = self._fit(gram, weights, pose, class_machine)
         if classes == 2:
-            coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
+            coef, intercept = both_sides(coef, intercept)
         self.coef_, self.intercept_ = coef, intercept
         return self
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.explain.removal.influences import BLOCK, Directions, Influence, Rows, Scores
-from ntkscope.explain.removal.ridge_inverse import SolveOnly, strength_of, symmetric_inverse
+from ntkscope.explain.removal.ridge_inverse import Inverse, inverse_of, strength_of
 from ntkscope.linalg import DenseGram, Gram, OperatorGram
 from ntkscope.linalg.spectra.band import lapack_is_safe
 
@@ -31,7 +30,7 @@ class GaussNewtonInfluence(Influence):
 
     kernel: Gram
     train: Gram
-    solver: SolveOnly
+    solver: Inverse
     roots: Float64[Tensor, "n c c"]
     residuals: Float64[Tensor, "n c"]
     alpha: float
@@ -57,8 +56,8 @@ class GaussNewtonInfluence(Influence):
         b, k, c = directions.shape
         n = len(self.residuals)
         kernel = self._rows(rows, torch.from_numpy(directions).to(self.residuals.device)).reshape(b * k, n * c)
-        solved = self.solver.solve(self._rooted(kernel.T).contiguous())
-        inner = (kernel - self._product(self._rooted(solved)).T) / self.alpha
+        solved = self.solver.solve(rooted(self.roots, kernel.T).contiguous())
+        inner = (kernel - kernel_product(self.train, rooted(self.roots, solved), c).T) / self.alpha
         return (inner.reshape(b, k, n, c) * self.residuals).sum(3).cpu().numpy()
 
     def without(self, points: Any) -> Float64[np.ndarray, "m c"]:
@@ -71,15 +70,10 @@ class GaussNewtonInfluence(Influence):
             found[rows] = -along[:, :, group].sum(2)
         return found
 
-    @cached_property
-    def _coupled(self) -> bool:
-        """Whether the kernel has a row per output; one row per sample stands for every output alike."""
-        return self.kernel.outputs > 1
-
     def _rows(self, rows: Rows, directions: Float64[Tensor, "b k c"]) -> Float64[Tensor, "b k n c"]:
-        """`Σ_c v_c κ((x, c), ·)`."""
+        """`Σ_c v_c κ((x, c), ·)`; a kernel of one row per sample stands for every output alike."""
         n, c = self.residuals.shape
-        if not self._coupled:
+        if self.kernel.outputs == 1:
             values = self.kernel[rows.tolist()].dense().detach().to(torch.float64)
             return torch.einsum("bn,bkc->bknc", values, directions)
         chosen = (rows[:, None] * c + np.arange(c)).reshape(-1)
@@ -87,13 +81,6 @@ class GaussNewtonInfluence(Influence):
         return torch.einsum("bcm,bkc->bkm", values.reshape(len(rows), c, n * c), directions).reshape(
             *directions.shape[:2], n, c
         )
-
-    def _rooted(self, columns: Float64[Tensor, "nc k"]) -> Float64[Tensor, "nc k"]:
-        """`B v`."""
-        return rooted(self.roots, columns)
-
-    def _product(self, columns: Float64[Tensor, "nc k"]) -> Float64[Tensor, "nc k"]:
-        return kernel_product(self.train, columns, self.residuals.shape[1])
 
     def _blocks(self, directions: int) -> Any:
         """Fewer test items at a time: every direction takes n · c numbers."""
@@ -117,7 +104,7 @@ def gauss_newton_influence(
     system, mean = _rooted_gram(K_train, roots)
     strength = strength_of(alpha, mean)
     return GaussNewtonInfluence(
-        K_test.to(device=device), K_train, symmetric_inverse(system, strength), roots, residuals, strength, logits
+        K_test.to(device=device), K_train, inverse_of(system, strength), roots, residuals, strength, logits
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from functools import cached_property
+from typing import final
 
 import torch
 from jaxtyping import Float64, Int64
@@ -11,7 +13,6 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.linalg import Gram, conjugate_gradient, nystrom
-from ntkscope.linalg.solvers.preconditioner import Preconditioner
 from ntkscope.linalg.solvers.system import symmetric_part
 from ntkscope.linalg.spectra.band import lapack_is_safe
 from ntkscope.linalg.spectra.block_lanczos import block_eigenpairs
@@ -20,33 +21,39 @@ RANK, PROBES, COLUMNS = 256, 64, 512
 RTOL = 1e-10  # of a solution, where kernels are used through products
 
 
-@runtime_checkable
-class Inverse(Protocol):
+class Inverse(ABC):
     """What influence needs of `G = (K + α I)⁻¹`."""
 
+    @abstractmethod
+    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
+        """`G columns`."""
+
+    @abstractmethod
+    def block(self, points: Int64[Tensor, " s"]) -> Float64[Tensor, "s s"]:
+        """The part of G between some points."""
+
     @property
-    def diagonal(self) -> Float64[Tensor, " n"]: ...
+    @abstractmethod
+    def diagonal(self) -> Float64[Tensor, " n"]:
+        """The diagonal of G."""
+
     @property
+    @abstractmethod
     def diagonal_error(self) -> float:
         """The largest standard error of the diagonal, relative to it; 0 where it is exact."""
-        ...
-
-    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]: ...
-    def block(self, points: Int64[Tensor, " s"]) -> Float64[Tensor, "s s"]: ...
 
 
 def inverse_of(gram: Gram, alpha: float) -> Inverse:
     """`(K + α I)⁻¹`: exact and formed up to 20,000 rows if memory allows, O(n³); beyond that by products `K @ v` alone."""
-    return Formed.of(gram, alpha) if lapack_is_safe(gram.shape[0], gram.device) else Iterated.of(gram, alpha)
+    return Formed.of(gram, alpha) if lapack_is_safe(gram.shape[0], gram.device) else Iterated(gram, alpha)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Formed:
+class Formed(Inverse):
     """The inverse as a matrix, in float64."""
 
     matrix: Float64[Tensor, "n n"]
-    diagonal_error: float = 0.0
 
     @classmethod
     def of(cls, gram: Gram, alpha: float) -> Formed:
@@ -65,6 +72,10 @@ class Formed:
     def diagonal(self) -> Float64[Tensor, " n"]:
         return self.matrix.diagonal()
 
+    @property
+    def diagonal_error(self) -> float:
+        return 0.0
+
     def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
         return self.matrix @ columns
 
@@ -73,39 +84,19 @@ class Formed:
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Iterated:
+class Iterated(Inverse):
     """The inverse by conjugate gradients; its diagonal from leading eigenpairs and, for the rest, random probes."""
 
-    gram: Gram
-    alpha: float
-    helper: Preconditioner
-    diagonal: Float64[Tensor, " n"]
-    diagonal_error: float
-
-    @classmethod
-    def of(cls, gram: Gram, alpha: float) -> Iterated:
-        """`G = U ((Λ + α)⁻¹ - α⁻¹) Uᵀ + α⁻¹ I + rest`, `diag(rest) ≈ mean of z ∘ (rest z)` over signs z.
-
-        Clamped to what holds of any kernel: `1 / (K_ii + α) ≤ G_ii ≤ 1 / α`.
-        """
-        n = gram.shape[0]
-        helper = nystrom(gram, alpha, rank=min(RANK, n))
-        pairs = block_eigenpairs(gram, min(RANK, max(1, n // 2)), max_passes=12)
-        vectors, values = pairs.vectors.to(torch.float64), pairs.values.to(torch.float64).clamp_min(0)
-        gap = 1 / (values + alpha) - 1 / alpha
-        known = vectors.square() @ gap + 1 / alpha
-        signs = torch.randint(0, 2, (n, PROBES), generator=generator(0, "inverse diagonal")).to(gram.device) * 2.0 - 1
-        signs = signs.to(torch.float64)
-        rest = _solve(gram, alpha, helper, signs) - vectors @ (gap[:, None] * (vectors.T @ signs)) - signs / alpha
-        samples = signs * rest
-        lowest = 1 / (gram.diagonal().to(torch.float64) + alpha)
-        diagonal = (known + samples.mean(1)).clamp(lowest, torch.full_like(lowest, 1 / alpha))
-        error = float((samples.std(1) / PROBES**0.5 / diagonal).amax())
-        return cls(gram, alpha, helper, diagonal, error)
+    def __init__(self, gram: Gram, alpha: float) -> None:
+        self.gram, self.alpha = gram, alpha
+        self.helper = nystrom(gram, alpha, rank=min(RANK, gram.shape[0]))
 
     def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
-        return _solve(self.gram, self.alpha, self.helper, columns)
+        parts = [
+            conjugate_gradient(self.gram, part, self.alpha, self.helper, RTOL).solution
+            for part in columns.split(COLUMNS, 1)
+        ]
+        return torch.cat(parts, 1) if parts else columns
 
     def block(self, points: Int64[Tensor, " s"]) -> Float64[Tensor, "s s"]:
         units = torch.zeros(self.gram.shape[0], len(points), dtype=torch.float64, device=self.gram.device)
@@ -113,37 +104,32 @@ class Iterated:
         found = self.solve(units)[points]
         return (found + found.T) / 2
 
+    @property
+    def diagonal(self) -> Float64[Tensor, " n"]:
+        return self._estimated[0]
 
-def _solve(gram: Gram, alpha: float, helper: Preconditioner, columns: Tensor) -> Tensor:
-    parts = [conjugate_gradient(gram, part, alpha, helper, RTOL).solution for part in columns.split(COLUMNS, 1)]
-    return torch.cat(parts, 1) if parts else columns
+    @property
+    def diagonal_error(self) -> float:
+        return self._estimated[1]
 
+    @cached_property
+    def _estimated(self) -> tuple[Float64[Tensor, " n"], float]:
+        """`G = U ((Λ + α)⁻¹ - α⁻¹) Uᵀ + α⁻¹ I + rest`, `diag(rest) ≈ mean of z ∘ (rest z)` over signs z.
 
-def symmetric_inverse(gram: Gram, alpha: float) -> SolveOnly:
-    """`(K + α I)⁻¹` where only its products with columns are needed: as `inverse_of`, without the diagonal."""
-    if lapack_is_safe(gram.shape[0], gram.device):
-        return Formed.of(gram, alpha)
-    return SolvedOnly(gram, alpha, nystrom(gram, alpha, rank=min(RANK, gram.shape[0])))
-
-
-@runtime_checkable
-class SolveOnly(Protocol):
-    """Products with `(K + α I)⁻¹`."""
-
-    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]: ...
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class SolvedOnly:
-    """By conjugate gradients alone."""
-
-    gram: Gram
-    alpha: float
-    helper: Preconditioner
-
-    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
-        return _solve(self.gram, self.alpha, self.helper, columns)
+        Clamped to what holds of any kernel: `1 / (K_ii + α) ≤ G_ii ≤ 1 / α`.
+        """
+        gram, alpha, n = self.gram, self.alpha, self.gram.shape[0]
+        pairs = block_eigenpairs(gram, min(RANK, max(1, n // 2)), max_passes=12)
+        vectors, values = pairs.vectors.to(torch.float64), pairs.values.to(torch.float64).clamp_min(0)
+        gap = 1 / (values + alpha) - 1 / alpha
+        known = vectors.square() @ gap + 1 / alpha
+        signs = torch.randint(0, 2, (n, PROBES), generator=generator(0, "inverse diagonal")).to(gram.device) * 2.0 - 1
+        signs = signs.to(torch.float64)
+        rest = self.solve(signs) - vectors @ (gap[:, None] * (vectors.T @ signs)) - signs / alpha
+        samples = signs * rest
+        lowest = 1 / (gram.diagonal().to(torch.float64) + alpha)
+        diagonal = (known + samples.mean(1)).clamp(lowest, torch.full_like(lowest, 1 / alpha))
+        return diagonal, float((samples.std(1) / PROBES**0.5 / diagonal).amax())
 
 
 def strength_of(alpha: float | int | None, default: float) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from matplotlib.figure import Figure
 from torch import nn
 
 from ntkscope import kernels
@@ -20,7 +19,6 @@ from ntkscope.core.model.tree import join
 from ntkscope.explain.two_sample import c2st, kolmogorov, mmd
 from ntkscope.explain.two_sample.density_ratio import DensityRatio, kernel_density_ratio, odds
 from ntkscope.explain.two_sample.embedding import embedded
-from ntkscope.explain.two_sample.figure import shift_figure
 from ntkscope.explain.two_sample.pooled import Pooled, pool
 from ntkscope.explain.two_sample.rearrangements import Rearrangements, check_count, p_value, rearrange
 from ntkscope.measures.uncertainty import holm
@@ -87,10 +85,6 @@ class Shift:
         told = "tells them apart" if auc is not None and auc[1] > 0.5 else "does not tell them apart"
         said = f"; a linear classifier {told}: AUC {auc[0]:.2f} ({auc[1]:.2f}–{auc[2]:.2f})" if auc is not None else ""
         return f"{self.verdict} ({self.sizes[0]:,} against {self.sizes[1]:,} items): {tests}{said}"
-
-    def figure(self) -> Figure:
-        """Densities in the plane of the first components, the classifier's scores, and every test beside its rearrangements."""
-        return shift_figure(self.plane, self.scores, self.sizes[0], self.nulls, self.p, self.verdict)
 
 
 def shift(

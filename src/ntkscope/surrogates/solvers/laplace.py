@@ -20,7 +20,7 @@ from ntkscope.surrogates.solvers.newton import Apply
 
 
 class Laplace:
-    """Exact Newton steps and one-step leave-one-out for `loss(K c + b) + α/2 Σ_k c_kᵀ K c_k`."""
+    """Exact Newton steps for `loss(K c + b) + α/2 Σ_k c_kᵀ K c_k`."""
 
     def __init__(self, kernel: Tensor, loss: Loss, alpha: float, bias: bool) -> None:
         self.jitter = 0.0
@@ -69,7 +69,7 @@ class Laplace:
 
     def step(self, c: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
         """The coefficients and bias after a full Newton step."""
-        apply, solve, _ = self._system(fitted)
+        apply, solve = self._system(fitted)
         rho = apply(fitted) - self.loss.residual(fitted)
         free = solve(rho)  # with b = 0
         classes = rho.shape[1]
@@ -81,32 +81,10 @@ class Laplace:
         b = torch.linalg.pinv(shifts.sum(0), rtol=1e-12, hermitian=False) @ free.sum(0)
         return (free - shifts @ b) / self.alpha, b
 
-    def leave_one_out(self, fitted: Tensor) -> Tensor:
-        """`f_i + V_ii (I - W_i V_ii)⁻¹ r_i`, V the inverse Hessian in function space."""
-        apply, solve, factors = self._system(fitted)
-        n, c = fitted.shape
-        kappa = self.kappa
-        ek = [e @ kappa for e in factors]  # E κ
-        v = fitted.new_zeros(n, c, c)
-        for k in range(c):
-            v[:, k, k] = kappa.diagonal() - (kappa * ek[k]).sum(0)
-        if self.softmax:
-            chol = self._joint(factors)
-            half = [torch.linalg.solve_triangular(chol, m, upper=False) for m in ek]
-            for k in range(c):
-                for m in range(c):
-                    v[:, k, m] += (half[k] * half[m]).sum(0)
-        if self.bias:
-            v = v + self._bias_part(fitted, apply, solve)
-        w = self.loss.blocks(fitted)
-        r = self.loss.residual(fitted)
-        eye = torch.eye(c, dtype=v.dtype, device=v.device)
-        return fitted + (v @ torch.linalg.solve(eye - w @ v, r[:, :, None]))[:, :, 0]
-
     # -- pieces -----------------------------------------------------------------------------------------------------
 
-    def _system(self, fitted: Tensor) -> tuple[Apply, Apply, list[Tensor]]:
-        """`R ↦ W R`, `ρ ↦ (I + W κ)⁻¹ ρ`, and the matrices `E_k`."""
+    def _system(self, fitted: Tensor) -> tuple[Apply, Apply]:
+        """`R ↦ W R`, and `ρ ↦ (I + W κ)⁻¹ ρ`."""
         _, apply = self.loss.curvature(fitted)
         p = torch.softmax(fitted, 1) if self.softmax else torch.sigmoid(fitted)
         d = self.weights * (p if self.softmax else p * torch.sigmoid(-fitted))
@@ -122,7 +100,7 @@ class Laplace:
                 out = out + torch.cat([f @ common for f in factors], dim=1)
             return out
 
-        return apply, solve, factors
+        return apply, solve
 
     def _e(self, d: Tensor) -> Tensor:
         """`(κ + D⁻¹)⁻¹ = S (I + S κ S)⁻¹ S`, S² = D."""
@@ -161,16 +139,3 @@ class Laplace:
             NumericalWarning,
             stacklevel=5,
         )
-
-    def _bias_part(self, fitted: Tensor, apply: Apply, solve: Apply) -> Tensor:
-        """What the free bias adds to V: `h (1ᵀ W h)⁺ hᵀ`, `h = 1 - V_g W 1` with V_g that of the penalised part."""
-        c = fitted.shape[1]
-        columns = []
-        for k in range(c):
-            unit = torch.zeros_like(fitted)
-            unit[:, k] = 1.0
-            columns.append(unit - self.kappa @ solve(apply(unit)))  # V_g W 1 = κ (I + Wκ)⁻¹ W 1
-        h = torch.stack(columns, dim=2)  # (n, c, k)
-        w = self.loss.blocks(fitted)
-        middle = torch.einsum("nab,nbk->ak", w, h)
-        return h @ torch.linalg.pinv((middle + middle.T) / 2, rtol=1e-12, hermitian=True) @ h.mT

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
+
+from ntkscope.core.arguments import one_hot
 
 Curvature: TypeAlias = Callable[[Tensor], Tensor]
 TINY = torch.finfo(torch.float64).tiny
@@ -69,8 +72,22 @@ class Softmax:
         return (self.weights * _divergence(q, p, move)).sum()
 
 
+class _ByColumn:
+    """What losses that are independent in each column share."""
+
+    def curvature(self, logits: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n c"], Curvature]:
+        diagonal = self._diagonal(logits)
+        return diagonal, lambda r: diagonal * r
+
+    def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
+        return torch.diag_embed(self._diagonal(logits))
+
+    def _diagonal(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class OneVsRest:
+class OneVsRest(_ByColumn):
     """`Σ_i v_i Σ_c (softplus(f_ic) - f_ic y_ic)`: an independent logistic loss for each column."""
 
     targets: Float[Tensor, "n c"]
@@ -86,12 +103,8 @@ class OneVsRest:
     def residual(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         return self.weights * self._signs * torch.sigmoid(self._signs * logits)
 
-    def curvature(self, logits: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n c"], Curvature]:
-        diagonal = self.weights * torch.sigmoid(logits) * torch.sigmoid(-logits)
-        return diagonal, lambda r: diagonal * r
-
-    def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
-        return torch.diag_embed(self.curvature(logits)[0])
+    def _diagonal(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        return self.weights * torch.sigmoid(logits) * torch.sigmoid(-logits)
 
     def fenchel_young(self, logits: Float[Tensor, "n c"], dual: Float[Tensor, "n c"]) -> Tensor:
         """`Σ_i v_i Σ_c KL(y + u/v ‖ p)` of two outcomes each."""
@@ -105,7 +118,7 @@ class OneVsRest:
 
 
 @dataclass(frozen=True, eq=False)
-class SquaredHinge:
+class SquaredHinge(_ByColumn):
     """`Σ_i v_i Σ_c max(0, 1 - t_ic f_ic)²` with signs t = ±1: an independent margin for each column."""
 
     targets: Float[Tensor, "n c"]
@@ -125,13 +138,9 @@ class SquaredHinge:
     def residual(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         return -2 * self.weights * self._signs * self._short(logits)
 
-    def curvature(self, logits: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n c"], Curvature]:
+    def _diagonal(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         """`2 v` where the margin falls short; the second derivative jumps there, and this is one of its values."""
-        diagonal = 2 * self.weights * (self._short(logits) > 0)
-        return diagonal, lambda r: diagonal * r
-
-    def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
-        return torch.diag_embed(self.curvature(logits)[0])
+        return 2 * self.weights * (self._short(logits) > 0)
 
     def fenchel_young(self, logits: Float[Tensor, "n c"], dual: Float[Tensor, "n c"]) -> Tensor:
         """`Σ v (s² + a²/4 - a (1 - t f))` with s the shortfall and `a = -t u / v`; infinite where `a < 0`."""
@@ -143,6 +152,14 @@ class SquaredHinge:
 
 
 Loss: TypeAlias = Softmax | OneVsRest | SquaredHinge
+
+
+def logistic_loss(numbers: Tensor | np.ndarray, classes: int, weights: Float[Tensor, "n 1"], multi_class: str) -> Loss:
+    """The cross-entropy of class numbers; one-vs-rest of two classes is one loss, of the difference of their logits."""
+    targets = one_hot(numbers, classes, weights.device)
+    if multi_class == "multinomial":
+        return Softmax(targets, weights)
+    return OneVsRest(targets[:, 1:] if classes == 2 else targets, weights)
 
 
 def probabilities(logits: Float[Tensor, "n c"]) -> tuple[Tensor, Tensor, Tensor]:
