@@ -12,12 +12,12 @@ from jaxtyping import Float64
 
 from ntkscope.core import UsageError
 from ntkscope.explain._kernels import kernel_of
-from ntkscope.explain.ranking import Top, item_of, output_of, top_of
+from ntkscope.explain.ranking import PerItem, Top, item_of, output_of, top_of
 from ntkscope.linalg import Gram
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Attribution:
+class Attribution(PerItem):
     """`A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N` for each test item x, computed when an item is requested.
 
     Holds the test kernel and the surrogate's weights, never (n_test, n_train, c) unless `.values` is requested.
@@ -31,9 +31,6 @@ class Attribution:
     def shape(self) -> tuple[int, int, int]:
         """(n_test, n_train, c)."""
         return (*self.kernel.shape, len(self.intercept))
-
-    def __len__(self) -> int:
-        return self.kernel.shape[0]
 
     def item(self, index: int) -> Float64[np.ndarray, "n c"]:
         """The attributions of one test item, (n_train, c); O(n_train c) and one row of the kernel."""
@@ -52,15 +49,6 @@ class Attribution:
 
     def __iter__(self) -> Iterator[Float64[np.ndarray, "n c"]]:
         return (self.item(index) for index in range(len(self)))
-
-    @property
-    def values(self) -> Float64[np.ndarray, "m n c"]:
-        """All of them at once, 8 · n_test · n_train · c bytes."""
-        return np.stack(list(self)) if len(self) else np.zeros(self.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """`.values`, so that NumPy accepts an attribution as an array."""
-        return self.values if dtype is None else self.values.astype(dtype)
 
     def sums(self) -> Float64[np.ndarray, "m c"]:
         """The sum over the training points, which is the surrogate's logits; O(n_test n_train c)."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.arguments import finite, mask_of
 
 
@@ -83,12 +83,7 @@ def precision_at(scores: Any, planted: Any, k: int) -> float:
 
 def _ranked(scores: Any, planted: Any) -> tuple[np.ndarray, np.ndarray]:
     values = finite(scores, "scores", 1)
-    truth = mask_of(planted, len(values) if values.ndim == 1 else None, "planted")
-    if values.shape != truth.shape:
-        raise UsageError(f"got scores of shape {values.shape} for {len(truth)} items; expected one per item")
-    if np.isnan(values).any():
-        raise NumericalError(f"{int(np.isnan(values).sum())} scores are NaN; they have no rank")
-    return values, truth
+    return values, mask_of(planted, len(values), "planted")
 
 
 def _share(part: int, whole: int) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -27,6 +30,30 @@ class Top:
         few = ", ".join(f"{i} ({v:+.3g})" for i, v in zip(self.indices[:SHOWN], self.values[:SHOWN]))
         more = ", …" if len(self) > SHOWN else ""
         return f"Top({len(self)} points for output {self.output}: {few}{more})"
+
+
+class PerItem(ABC):
+    """Values of every training point for every output, (n_train, c), of each test item; computed when an item is requested."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """(n_test, n_train, c)."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Float64[np.ndarray, "n c"]]: ...
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def values(self) -> Float64[np.ndarray, "m n c"]:
+        """All of them at once, 8 · n_test · n_train · c bytes."""
+        return np.stack(list(self)) if len(self) else np.zeros(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """`.values`, so that NumPy accepts this as an array."""
+        return self.values if dtype is None else self.values.astype(dtype)
 
 
 def top_of(values: Float64[np.ndarray, " n"], k: int, output: int, *, opposing: bool = False) -> Top:

@@ -57,22 +57,13 @@ class LastLayer:
     warnings: tuple[str, ...]
 
 
-@renamed(ridge="alpha", rtol="tol")
-def retrain_last_layer(
-    model: nn.Module,
-    part: Part,
-    *,
-    loss: Loss = "mse",
-    alpha: NonNegative = 0.0,
-    weights: Tensor | None = None,
-    tol: NonNegative | None = None,
-    **options: Any,
-) -> nn.Module:
+def retrain_last_layer(model: nn.Module, part: Part, **options: Any) -> nn.Module:
     """A copy of the model whose readout minimises `Σ_i w_i ℓ(f(x_i), y_i) + α ‖V‖²`, V the readout's weights and bias.
 
-    ℓ is the squared error, summed over outputs (class numbers are one-hot rows), or the cross-entropy. All other parameters
-    stay. The squared error is solved on what the readout's parameters see of the inputs (never on its Gram matrix), of
-    minimum norm; `tol` is the cut-off of singular values (None: their number of rows or columns times the rounding unit).
+    ℓ is the squared error (`loss="mse"`), summed over outputs (class numbers are one-hot rows), or the "cross_entropy"; w are
+    the `weights` (n,), 1 unless given, and α is `alpha=0`. All other parameters stay. The squared error is solved on what the
+    readout's parameters see of the inputs (never on its Gram matrix), of minimum norm; `tol` is the cut-off of singular values
+    (None: their number of rows or columns times the rounding unit).
     Cross-entropy by Newton's method, to `tol` (1e-8) of the objective; classes that the features separate have no minimum
     without alpha, which a `NumericalWarning` says. The training objective is never higher than before: where rounding leaves
     nothing to gain the readout stays, with a warning. Features are computed block by block in `dtype=torch.float64` on
@@ -83,7 +74,7 @@ def retrain_last_layer(
     >>> retrain_last_layer(model, part)(part.x).flatten().round(decimals=6).tolist()
     [1.0, 3.0, 5.0]
     """
-    return solve_last_layer(model, part, loss=loss, alpha=alpha, weights=weights, tol=tol, **options).model
+    return solve_last_layer(model, part, **options).model
 
 
 @renamed(ridge="alpha", rtol="tol")

@@ -31,9 +31,9 @@ from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.solvers.interior import fit_interior
 from ntkscope.surrogates.solvers.margin_newton import STEPS, Kernel, Machine, fit_squared, unit_kernel
 from ntkscope.surrogates.solvers.margins import Margins, classes_apart, tube
-from ntkscope.surrogates.solvers.smo import Solved, UnitKernel, class_machine, tube_machine
+from ntkscope.surrogates.solvers.smo import UnitKernel, class_machine, tube_machine
 
-ByLibsvm: TypeAlias = Callable[[UnitKernel, Margins, float, int], Solved]
+ByLibsvm: TypeAlias = Callable[[UnitKernel, Margins, float, int], Machine]
 Intercept: TypeAlias = Annotated[str, ("free", "penalised")]
 Solver: TypeAlias = Annotated[str, ("auto", "smo", "newton")]
 Steps: TypeAlias = Annotated[int, within(low=-1, expected="a number of steps, or -1")]
@@ -100,7 +100,7 @@ class SupportVectors(LinearInKernel):
             )
         return inner, most, kept
 
-    def _solved(self, gram: Gram, problems: list[Margins], smo: ByLibsvm) -> list[Solved]:
+    def _solved(self, gram: Gram, problems: list[Margins], smo: ByLibsvm) -> list[Machine]:
         """One machine after another on one kernel."""
         self.jitter_ = 0.0
         if self.solver_ == "newton":
@@ -115,7 +115,7 @@ class SupportVectors(LinearInKernel):
                         found[k], self.solver_ = other, "newton"
         return found
 
-    def _newton(self, gram: Gram, problems: list[Margins]) -> list[Solved]:
+    def _newton(self, gram: Gram, problems: list[Margins]) -> list[Machine]:
         penalised = self.intercept == "penalised"
         kernel = unit_kernel(gram, constant=penalised)
         self.jitter_ = kernel.jitter
@@ -129,8 +129,7 @@ class SupportVectors(LinearInKernel):
         found = []
         for problem in problems:
             machine = fit_margins(problem, kernel, self.tol, self.max_iter)
-            intercept = float(machine.coef.sum()) if penalised else machine.intercept
-            found.append(Solved(as_array(machine.coef), intercept, machine.value, machine.gap, machine.steps))
+            found.append(replace(machine, intercept=float(machine.coef.sum())) if penalised else machine)
         return found
 
     def _fit(self, gram: Gram, weights: Tensor | None, pose: Pose, smo: ByLibsvm) -> tuple[Array, Array]:
@@ -139,7 +138,7 @@ class SupportVectors(LinearInKernel):
         inner, most, kept = self._weighed(gram, weights)
         problems = pose(kept, most, self.loss == self._squared, self.intercept == "free")
         machines = self._solved(inner, problems, smo)
-        coef, intercept = np.stack([m.coef for m in machines]), np.array([m.intercept for m in machines])
+        coef, intercept = np.stack([as_array(m.coef) for m in machines]), np.array([m.intercept for m in machines])
         if kept is not None:
             everywhere = np.zeros((len(coef), gram.shape[0]))
             everywhere[:, kept.cpu().numpy()] = coef

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 import torch
@@ -67,7 +66,8 @@ def fit(
     model.to(device=settings.device, dtype=settings.dtype)
     if settings.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    lean = _lean(part, settings.weights).to(_device(model), settings.dtype)
+    where = next((parameter.device for parameter in model.parameters()), None)
+    lean = _lean(part, settings.weights).to(where, settings.dtype)
     run = Run(model, lean, settings)
     chosen = snapshot_steps("ends" if settings.snapshots is None else settings.snapshots, run.total, run.per_epoch)
     begin = resume if resume is None or isinstance(resume, Snapshot) else load_snapshot(resume)
@@ -85,13 +85,8 @@ def fit(
             resuming.verify(run, folder)
             run.load(latest)
         if folder.first is None and run.step == start and not run.done:
-            run.after_first = partial(_keep_first, run, folder)
+            run.after_first = lambda: folder.keep_first(resuming.first_update(run))
     return Trajectory(run, chosen, store=folder, checkpoint_seconds=checkpoint_seconds, show=progress)
-
-
-def _keep_first(run: Run, folder: SnapshotStore) -> None:
-    """Keep what the first update did, to compare with when the run is resumed."""
-    folder.keep_first(resuming.first_update(run))
 
 
 def _lean(part: Part, weights: Weights) -> Part:
@@ -111,7 +106,3 @@ def _check_finite(part: Part) -> None:
                 f"the {what} hold NaN or infinity, first at item {int(where.nonzero()[0])} ({int(where.sum())} items);"
                 " expected finite numbers: drop or repair these items"
             )
-
-
-def _device(model: nn.Module) -> torch.device | None:
-    return next((parameter.device for parameter in model.parameters()), None)

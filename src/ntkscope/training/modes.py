@@ -137,7 +137,7 @@ def redraw_(model: nn.Module, phase: Phase, seed: int) -> set[str]:
                 parameters[name].copy_(source[name])
         return names
     kept = {name: parameter.detach().clone() for name, parameter in parameters.items() if name not in names}
-    with torch.random.fork_rng(devices=_devices(model)):
+    with torch.random.fork_rng(devices=cuda_devices(model)):
         torch.manual_seed(derive_seed(seed, "reinit"))
         for layer in sorted({name.rpartition(".")[0] for name in names}):
             module = model.get_submodule(layer)
@@ -154,5 +154,6 @@ def redraw_(model: nn.Module, phase: Phase, seed: int) -> set[str]:
     return names
 
 
-def _devices(model: nn.Module) -> list[torch.device]:
+def cuda_devices(model: nn.Module) -> list[torch.device]:
+    """The GPUs that hold parameters, whose generators a draw moves."""
     return sorted({p.device for p in model.parameters() if p.device.type == "cuda"}, key=str)

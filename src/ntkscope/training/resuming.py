@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -55,11 +55,33 @@ def first_update(run: Run) -> dict[str, Any]:
     for gradient in gradients:
         some += gradient[-before % step :: step].double().tolist()
         before += len(gradient)
+    return update_told(some, (*run.model.named_parameters(), *run.model.named_buffers()), run.device)
+
+
+def update_told(
+    some: list[float], tensors: Iterable[tuple[str, Tensor]], device: torch.device, more: str = ""
+) -> dict[str, Any]:
+    """What is kept of a first update: `some` numbers, a hash of all tensors after it, and what decides their bits: the machine
+    and how many threads share a sum."""
     hasher = hashlib.sha256()
-    for name, value in (*run.model.named_parameters(), *run.model.named_buffers()):
+    for name, value in tensors:
         hasher.update(name.encode() + tensor_bytes(value))
     kept = Answers((), tuple(some), "float32", "rounding")
-    return {**kept.to_json(), "parameters": hasher.hexdigest(), "machine": _machine(run)}
+    where = f"{machine(device)}-{torch.get_num_threads()}{more}"
+    return {**kept.to_json(), "parameters": hasher.hexdigest(), "machine": where}
+
+
+def compare_first(store: SnapshotStore, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """An error if two first updates differ: on one CPU in any bit, else beyond rounding."""
+    if kept.get("machine") == now["machine"] and now["machine"].startswith("cpu"):
+        if kept.get("parameters") != now["parameters"]:
+            raise different(store, "its first update, repeated, gives other parameters")
+        return
+    try:
+        first, again = (Answers.from_json({**each, "machine": ""}, str(store.folder)) for each in (kept, now))
+        first.compare(again, str(store.folder))
+    except StoreError as error:
+        raise different(store, f"its first update, repeated, gives other numbers ({error})") from error
 
 
 def verify(run: Run, store: SnapshotStore) -> None:
@@ -72,17 +94,8 @@ def verify(run: Run, store: SnapshotStore) -> None:
         try:
             run.rehearse()
         except NumericalError as error:
-            raise _different(store, f"its first update, repeated, fails ({error})") from error
-        now = first_update(run)
-        if kept.get("machine") == now["machine"] and now["machine"].startswith("cpu"):
-            if kept.get("parameters") != now["parameters"]:
-                raise _different(store, "its first update, repeated, gives other parameters")
-        else:
-            try:
-                first, again = (Answers.from_json({**each, "machine": ""}, str(store.folder)) for each in (kept, now))
-                first.compare(again, str(store.folder))
-            except StoreError as error:
-                raise _different(store, f"its first update, repeated, has other gradients ({error})") from error
+            raise different(store, f"its first update, repeated, fails ({error})") from error
+        compare_first(store, kept, first_update(run))
     steps = [step for step in store if step <= run.total]
     if not steps or not run.settings.measure:
         return
@@ -101,16 +114,12 @@ def _compare_metrics(store: SnapshotStore, snapshot: Snapshot, now: Mapping[str,
         allowed = METRICS * max(1.0, abs(value)) if name == "loss" else tolerance(torch.float32)
         if name not in now or abs(now[name] - value) > allowed:
             said = f"{name} of step {snapshot.step}, computed again, is {now.get(name)} and was {value}"
-            raise _different(store, said)
+            raise different(store, said)
 
 
-def _different(store: SnapshotStore, what: str) -> RecordError:
+def different(store: SnapshotStore, what: str) -> RecordError:
+    """The refusal of a store that belongs to another run."""
     return RecordError(
         f"{store.folder} holds the snapshots of another run: {what}, so the network, the loss or another function answers"
         f" differently from the one the store was created with; {REMEDY}"
     )
-
-
-def _machine(run: Run) -> str:
-    """What decides the bits of training: the machine and how many threads share a sum."""
-    return f"{machine(run.device)}-{torch.get_num_threads()}"

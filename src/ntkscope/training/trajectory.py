@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from functools import partial
 
 from ntkscope.core import Snapshot, UsageError, progress
 from ntkscope.core.progress import Progress
@@ -98,7 +97,9 @@ class Trajectory(Iterator[Snapshot]):
         if store is None:
             run.advance(step, bar=self._bar)
         else:
-            run.advance(step, bar=self._bar, every=self._seconds, keep=partial(_checkpoint, run, store))
+            run.advance(
+                step, bar=self._bar, every=self._seconds, keep=lambda: store.checkpoint(run.snapshot(measure=False))
+            )
 
     def _close_bar(self) -> None:
         if self._bar is not None:
@@ -113,8 +114,3 @@ class Trajectory(Iterator[Snapshot]):
         if self.store is not None and snapshot.step == self._run.step and self._run.done:
             self.store.end(snapshot.step)
         return snapshot
-
-
-def _checkpoint(run: Run, store: SnapshotStore) -> None:
-    """Save the state of `run`, to resume from after a kill."""
-    store.checkpoint(run.snapshot(measure=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import labels_of, plain_array
-from ntkscope.explain.ranking import Top, item_of, output_of, top_of
+from ntkscope.explain.ranking import PerItem, Top, item_of, output_of, top_of
 from ntkscope.linalg.grams.gram import slices
 
 BLOCK = 2**22  # scores held at a time
@@ -21,18 +21,13 @@ Directions = Float64[np.ndarray, "b k c"]
 Scores = Float64[np.ndarray, "b k n"]
 
 
-class Influence(ABC):
+class Influence(PerItem):
     """`S(x, i)_c`: output c at test item x minus what it would be without training point i. Positive: the point supports it.
 
     Computed when asked for, never (n_test, n_train, c) at once unless `.values` is requested. Abstract: `influence` makes one.
     """
 
     method: str
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, int, int]:
-        """(n_test, n_train, c)."""
 
     @property
     @abstractmethod
@@ -46,9 +41,6 @@ class Influence(ABC):
     @abstractmethod
     def without(self, points: Any) -> Float64[np.ndarray, "m c"]:
         """The change of the outputs of every test item when these training points are removed together."""
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def item(self, index: int) -> Float64[np.ndarray, "n c"]:
         """The influence of every training point on one test item, (n_train, c)."""
@@ -69,15 +61,6 @@ class Influence(ABC):
         c = self.shape[2]
         for rows in self._blocks(c):
             yield from self.along(rows, np.broadcast_to(np.eye(c), (len(rows), c, c)).copy()).transpose(0, 2, 1)
-
-    @property
-    def values(self) -> Float64[np.ndarray, "m n c"]:
-        """All of them at once, 8 · n_test · n_train · c bytes."""
-        return np.stack(list(self)) if len(self) else np.zeros(self.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """`.values`, so that NumPy accepts an influence as an array."""
-        return self.values if dtype is None else self.values.astype(dtype)
 
     def margins(self, y: Any) -> Float64[np.ndarray, "m n"]:
         """The influence on the margin `z_y - log Σ_{c≠y} exp z_c` of each test item, y its label; 8 · n_test · n_train bytes.

@@ -52,7 +52,7 @@ def influence(
     train, test = _kernels(K_train, K_test, method)
     n = train.shape[0] // train.outputs
     given, own = (
-        None if z is None else _outputs(z, name) for z, name in ((logits, "logits"), (train_logits, "train_logits"))
+        None if z is None else finite(z, name, 2) for z, name in ((logits, "logits"), (train_logits, "train_logits"))
     )
     c = next((z.shape[1] for z in (given, own) if z is not None), train.outputs if train.outputs > 1 else None)
     targets = _targets(y, n, c)
@@ -134,10 +134,6 @@ def _kernels(K_train: Any, K_test: Any, method: str) -> tuple[Gram, Gram]:
             " items (rows) with the training points (columns), with the same outputs"
         )
     return train, test
-
-
-def _outputs(values: Any, name: str) -> Float64[np.ndarray, "n c"]:
-    return finite(values, name, 2)
 
 
 def _targets(y: Any, items: int, outputs: int | None) -> Float64[np.ndarray, "n c"]:

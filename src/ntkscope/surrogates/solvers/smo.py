@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,23 +19,11 @@ from sklearn.svm import SVC, SVR
 from torch import Tensor
 
 from ntkscope.core import NumericalError
-from ntkscope.surrogates.solvers.margin_newton import Solve, settled, solver_of
+from ntkscope.surrogates.solvers.margin_newton import Machine, Solve, settled, solver_of
 from ntkscope.surrogates.solvers.margins import Margins
 
 ATTEMPTS = 8
 STEPS = 1_000_000
-
-
-@dataclass(frozen=True, eq=False)
-class Solved:
-    """The function `Σ_i coef_i κ(x_i, ·) + intercept`, its objective, and how good that is."""
-
-    coef: NDArray[np.float64]
-    intercept: float
-    value: float
-    gap: float
-    """Relative: the objective is above its minimum by at most this share of it."""
-    steps: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,27 +48,17 @@ class UnitKernel:
         return cls(values if scale == 1.0 else values / scale, scale, _below_zero(values) / scale)
 
 
-def class_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int) -> Solved:
+def class_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int) -> Machine:
     """One class against the others with the hinge loss, by SVC; `margins` is in the kernel's own units, on the CPU."""
     margins = margins.in_units(kernel.scale)
     signs, bound = margins.targets.numpy(), (margins.high - margins.low).numpy()
 
-    def attempt(asked: float, left: int) -> tuple[int, list[Solved]]:
-        machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
-        machine.fit(kernel.values, (signs > 0).astype(int), bound)
-        coef = np.zeros(len(signs))
-        coef[machine.support_] = machine.dual_coef_[0]
-        coef = signs * np.clip(signs * coef, 0, bound)
-        found = candidates(coef, float(machine.intercept_[0]))
-        if min(one.gap for one in found) > tol:
-            found += [
-                one
-                for sharp in _settled(kernel, margins, coef, found[0].intercept)
-                for one in candidates(sharp, found[0].intercept)
-            ]
-        return int(np.max(machine.n_iter_)), found
+    def fitted(asked: float, left: int) -> Any:
+        return SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left).fit(
+            kernel.values, (signs > 0).astype(int), bound
+        )
 
-    def candidates(coef: NDArray[np.float64], near: float) -> list[Solved]:
+    def candidates(coef: NDArray[np.float64], near: float) -> list[Machine]:
         scores = kernel.values @ coef
         intercept = _best_intercept(scores, signs, bound, near)
         norm = float(coef @ scores)
@@ -94,32 +73,22 @@ def class_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: in
             found.append(_solved(stretch * coef, stretch * intercept, primal, above, kernel.scale))
         return found
 
-    return _until(attempt, tol, max_iter)
+    return _until(kernel, margins, fitted, candidates, tol, max_iter)
 
 
-def tube_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int) -> Solved:
+def tube_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int) -> Machine:
     """Regression with the ε-insensitive loss, by SVR; `margins` is in the kernel's own units, on the CPU."""
     margins = margins.in_units(kernel.scale)
-    targets, bound = margins.targets.numpy(), margins.high.numpy()
 
-    def attempt(asked: float, left: int) -> tuple[int, list[Solved]]:
+    def fitted(asked: float, left: int) -> Any:
         machine = SVR(C=1.0, epsilon=margins.epsilon, kernel="precomputed", tol=asked, max_iter=left)
-        machine.fit(kernel.values, targets, bound)
-        coef = np.zeros(len(targets))
-        coef[machine.support_] = machine.dual_coef_[0]
-        coef = np.clip(coef, -bound, bound)
-        found = [candidate(coef, float(machine.intercept_[0]))]
-        if found[0].gap > tol:
-            found += [
-                candidate(sharp, found[0].intercept) for sharp in _settled(kernel, margins, coef, found[0].intercept)
-            ]
-        return int(np.max(machine.n_iter_)), found
+        return machine.fit(kernel.values, margins.targets.numpy(), margins.high.numpy())
 
-    def candidate(coef: NDArray[np.float64], near: float) -> Solved:
+    def candidates(coef: NDArray[np.float64], near: float) -> list[Machine]:
         b, value, above = margins.gap(torch.from_numpy(coef), torch.from_numpy(kernel.values @ coef), near)
-        return _solved(coef, b, value, above + kernel.below * float(coef @ coef), kernel.scale)
+        return [_solved(coef, b, value, above + kernel.below * float(coef @ coef), kernel.scale)]
 
-    return _until(attempt, tol, max_iter)
+    return _until(kernel, margins, fitted, candidates, tol, max_iter)
 
 
 def _settled(
@@ -134,27 +103,40 @@ def _settled(
         return []
 
 
-def _solved(coef: NDArray[np.float64], intercept: float, value: float, above: float, scale: float) -> Solved:
-    return Solved(
-        coef / scale, intercept, value / scale, above / value if value > 0 else 0.0 if above == 0 else np.inf, 0
-    )
+def _solved(coef: NDArray[np.float64], intercept: float, value: float, above: float, scale: float) -> Machine:
+    gap = above / value if value > 0 else 0.0 if above == 0 else np.inf
+    return Machine(torch.from_numpy(coef / scale), intercept, value / scale, gap, 0)
 
 
-def _until(attempt: Callable[[float, int], tuple[int, list[Solved]]], tol: float, max_iter: int) -> Solved:
+def _until(
+    kernel: UnitKernel,
+    margins: Margins,
+    fitted: Callable[[float, int], Any],
+    candidates: Callable[[NDArray[np.float64], float], list[Machine]],
+    tol: float,
+    max_iter: int,
+) -> Machine:
     """The best of several attempts: libsvm's own tolerance is lowered until the duality gap is within `tol`."""
-    found, asked, steps = Solved(np.zeros(0), 0.0, np.inf, np.inf, 0), min(1e-3, max(tol, 1e-12)), 0
+    best, asked, steps = Machine(torch.zeros(0), 0.0, np.inf, np.inf, 0), min(1e-3, max(tol, 1e-12)), 0
     limit = left = STEPS if max_iter < 0 else max_iter
     for _ in range(ATTEMPTS):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the gap reports it
-            used, solutions = attempt(asked, left)
-        steps += used
-        found = min([found, *solutions], key=lambda solved: solved.gap)
+            machine = fitted(asked, left)
+        coef = np.zeros(len(margins.targets))
+        coef[machine.support_] = machine.dual_coef_[0]
+        coef = np.clip(coef, margins.low.numpy(), margins.high.numpy())
+        found = candidates(coef, float(machine.intercept_[0]))
+        if min(one.gap for one in found) > tol:
+            near = found[0].intercept
+            found += [one for sharp in _settled(kernel, margins, coef, near) for one in candidates(sharp, near)]
+        steps += int(np.max(machine.n_iter_))
+        best = min([best, *found], key=lambda one: one.gap)
         left = limit - steps
-        if found.gap <= tol or left <= 0:
+        if best.gap <= tol or left <= 0:
             break
-        asked = max(1e-14, asked * min(0.1, 0.3 * tol / found.gap))
-    return replace(found, steps=steps)
+        asked = max(1e-14, asked * min(0.1, 0.3 * tol / best.gap))
+    return replace(best, steps=steps)
 
 
 def _below_zero(values: NDArray[np.float64]) -> float:

@@ -181,20 +181,20 @@ def _workers(groups: Sequence[Group]) -> Iterator[Callable[..., None]]:
     """A function that advances all groups to a step, each in a thread of its own."""
     threads = torch.get_num_threads()
     each = max(1, threads // len(groups))
-    with (
-        _threads(threads),
-        ThreadPoolExecutor(len(groups), initializer=torch.set_num_threads, initargs=(each,)) as pool,
-    ):
+    try:
+        with ThreadPoolExecutor(len(groups), initializer=torch.set_num_threads, initargs=(each,)) as pool:
 
-        def advance(until: int, bar: Progress[None] | None = None) -> None:
-            if len(groups) == 1:
-                groups[0].advance(until, bar)
-                return
-            work = [pool.submit(g.advance, until, bar if g is groups[0] else None) for g in groups]
-            for future in work:
-                future.result()
+            def advance(until: int, bar: Progress[None] | None = None) -> None:
+                if len(groups) == 1:
+                    groups[0].advance(until, bar)
+                    return
+                work = [pool.submit(g.advance, until, bar if g is groups[0] else None) for g in groups]
+                for future in work:
+                    future.result()
 
-        yield advance
+            yield advance
+    finally:  # PyTorch keeps the number that a worker set as that of threads to come
+        torch.set_num_threads(threads)
 
 
 def _train(
@@ -253,15 +253,6 @@ def _weights(groups: Sequence[Group], final: bool) -> tuple[Params, Params]:
     shown = [group.watch.shown(group.params, group.buffers, final) for group in groups]
     params, buffers = ({name: torch.cat([one[i][name] for one in shown]) for name in shown[0][i]} for i in (0, 1))
     return params, buffers
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """PyTorch keeps the number a worker set as that of threads to come; restore the caller's."""
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
 
 
 def _collect(template: nn.Module, groups: Sequence[Group], seeds: tuple[int, ...]) -> Ensemble:

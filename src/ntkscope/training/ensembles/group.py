@@ -104,7 +104,7 @@ class Group:
         """Every member must give the outputs of its own network on a few inputs; a chain that does not is not used, and what
         `vmap` cannot do is done one network after the other."""
         if self.chain is not None:
-            few, axis = self._few(0), self._axis
+            few, axis = self._few(0), self.batches.axis
             with torch.no_grad():
                 found = self.chain.forward(few, shared=axis is None)
             alone = [outputs_alone(m, member_inputs(few, axis, i)) for i, m in enumerate(models)]
@@ -135,14 +135,9 @@ class Group:
                 return
         raise UsageError(f"the network of seed {self.seeds[left[0]]} {UNLIKE}")
 
-    @property
-    def _axis(self) -> int | None:
-        """The axis along which the members' batches lie; None where all see the same."""
-        return self.batches.axis
-
     def _few(self, start: int) -> Any:
         """The inputs of a few items, along the axis along which the members' batches will lie."""
-        if self._axis is None:
+        if self.batches.axis is None:
             return few_inputs(self.data.part.x, 0, start)
         index = few_inputs(torch.arange(self.data.items, device=self.data.owner.device), 0, start)
         return self.data.rows(index.expand(len(self.seeds), -1)).x
@@ -152,7 +147,7 @@ class Group:
 
         At weights other than the networks' own: a forward pass that holds on to one of them does not follow.
         """
-        axis = self._axis
+        axis = self.batches.axis
         params = {name: (p.detach() * SHAKEN).requires_grad_(p.requires_grad) for name, p in self.params.items()}
         buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,17 +11,15 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, Snapshot
-from ntkscope.core.errors import RecordError, StoreError
-from ntkscope.core.identity import Answers, machine, network_identity
+from ntkscope.core.identity import Answers, network_identity
 from ntkscope.core.identity.answers import MOST
-from ntkscope.core.identity.pieces import tensor_bytes
 from ntkscope.core.numerics import numerics
 from ntkscope.core.types import fingerprint
+from ntkscope.training import resuming
 from ntkscope.training.ensembles.group import Group
 from ntkscope.training.ensembles.members import GroupState, Members, Plan
 from ntkscope.training.ensembles.stacked import each_member, outputs_of
 from ntkscope.training.evaluation import evaluating
-from ntkscope.training.resuming import REMEDY
 from ntkscope.training.store import SnapshotStore
 
 Advance = Callable[[int], None]
@@ -91,12 +88,12 @@ class Keeper:
         except NumericalError as error:
             if kept is None:
                 raise
-            raise _different(self.store, f"its first update, repeated, fails ({error})") from error
+            raise resuming.different(self.store, f"its first update, repeated, fails ({error})") from error
         now = _first_update(groups)
         if kept is None:
             self.store.keep_first(now)
         else:
-            _compare_first(self.store, kept, now)
+            resuming.compare_first(self.store, kept, now)
         resumed = start if latest is None else _as_state(latest)
         for group, state in zip(groups, divided(resumed, [len(group.seeds) for group in groups])):
             group.load(state)
@@ -155,32 +152,11 @@ def _answers(groups: Sequence[Group]) -> Answers:
 def _first_update(groups: Sequence[Group]) -> dict[str, Any]:
     """What the first update did: some parameters after it, to be compared up to rounding, and a hash of all of them."""
     state = joined(groups)
-    hasher = hashlib.sha256()
-    for name, value in (*state.params.items(), *state.buffers.items()):
-        hasher.update(name.encode() + tensor_bytes(value))
     each = -(-MOST // len(state.params))
     some = [value.flatten()[:: max(1, value.numel() // each)].double().tolist() for value in state.params.values()]
-    kept = Answers((), tuple(number for numbers in some for number in numbers), "float32", "rounding")
-    where = f"{machine(groups[0].device)}-{torch.get_num_threads()}-{len(groups)}"
-    return {**kept.to_json(), "parameters": hasher.hexdigest(), "machine": where}
-
-
-def _compare_first(store: SnapshotStore, kept: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    if kept.get("machine") == now["machine"] and now["machine"].startswith("cpu"):
-        if kept.get("parameters") != now["parameters"]:
-            raise _different(store, "its first update, repeated, gives other parameters")
-        return
-    try:
-        first, again = (Answers.from_json({**each, "machine": ""}, str(store.folder)) for each in (kept, now))
-        first.compare(again, str(store.folder))
-    except StoreError as error:
-        raise _different(store, f"its first update, repeated, gives other parameters ({error})") from error
-
-
-def _different(store: SnapshotStore, what: str) -> RecordError:
-    return RecordError(
-        f"{store.folder} holds the snapshots of another ensemble: {what}, so the networks, the loss or another function answer"
-        f" differently from those the store was created with; {REMEDY}"
+    tensors = (*state.params.items(), *state.buffers.items())
+    return resuming.update_told(
+        [number for numbers in some for number in numbers], tensors, groups[0].device, f"-{len(groups)}"
     )
 
 

@@ -16,11 +16,12 @@ from ntkscope.core.checked import Count, NonNegative, Positive, checked, renamed
 from ntkscope.core.model.copies import own_copy
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
+from ntkscope.training.modes import cuda_devices
 from ntkscope.training.moments import Every
 from ntkscope.training.settings import Settings, as_settings
 from ntkscope.training.snapshots import restore
 from ntkscope.training.transfer.heads import FEW, find_head, head_inputs, replace_head
-from ntkscope.training.transfer.lora import adapter_targets, add_adapters, merge_adapters
+from ntkscope.training.transfer.lora import adapter_targets, add_adapters
 from ntkscope.training.transfer.redraw import redraw_network
 
 PROBE: dict[str, Any] = {"optimizer": "adam", "lr": 1e-3}
@@ -188,13 +189,12 @@ def _fine_tune(job: _Job) -> _Trained:
 def _lora(job: _Job) -> _Trained:
     wanted = {name: p.requires_grad for name, p in job.model.named_parameters()}
     names = adapter_targets(job.model, job.head, job.method.targets)
-    where = sorted({p.device for p in job.model.parameters() if p.device.type == "cuda"}, key=str)
-    with torch.random.fork_rng(devices=where):
+    with torch.random.fork_rng(devices=cuda_devices(job.model)):
         torch.manual_seed(derive_seed(job.settings.seed, "adapters"))
         adapted = add_adapters(job.model, names, rank=job.method.rank, alpha=job.method.alpha)
     job.model.get_submodule(job.head).requires_grad_(True)
     found = _train(job.model, job.part, job.validation, job.settings, job.progress)
-    merged = merge_adapters(adapted)
+    merged: nn.Module = adapted.merge_and_unload()
     for name, parameter in merged.named_parameters():
         parameter.requires_grad_(wanted[name])
     return _Trained(merged, found.parameters, found.epoch, found.validation)

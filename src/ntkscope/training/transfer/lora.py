@@ -48,25 +48,14 @@ def _takes_adapters(module: nn.Module) -> bool:
 def add_adapters(model: nn.Module, names: list[str], *, rank: int, alpha: float) -> Any:
     """Put adapters of `rank` beside the layers `names` of `model`, in place; all other parameters are frozen.
 
-    The adapted layer is `W + (alpha / rank) B A`, with B zero at the start. Hu et al. (2022), section 4.1.
+    The adapted layer is `W + (alpha / rank) B A`, with B zero at the start. Hu et al. (2022), section 4.1. `merge_and_unload()`
+    of what is returned is the network with its adapters added to its matrices.
     """
-    if rank < 1:
-        raise UsageError(f"got rank={rank}; expected at least 1")
-    peft = _peft()
-    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0, bias="none")
-    return peft.LoraModel(model, config, "default")
-
-
-def merge_adapters(adapted: Any) -> nn.Module:
-    """The network with its adapters added to its matrices: the layers it had before, other weights."""
-    merged: nn.Module = adapted.merge_and_unload()
-    return merged
-
-
-def _peft() -> Any:
     try:
-        return importlib.import_module("peft")
+        peft = importlib.import_module("peft")
     except ModuleNotFoundError as error:
         raise UsageError(
             "low-rank adapters need the package peft, which is not installed; run: pip install 'ntkscope[lora]'"
         ) from error
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0, bias="none")
+    return peft.LoraModel(model, config, "default")

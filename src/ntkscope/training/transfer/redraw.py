@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import UsageError, derive_seed
+from ntkscope.training.modes import cuda_devices
 
 CUT = 2.0  # standard deviations beyond which a draw is repeated
 
@@ -22,8 +23,7 @@ def redraw_network(model: nn.Module, seed: int, std: float | None = 0.02) -> nn.
     """
     if std is not None and not std > 0:
         raise UsageError(f"got std={std}; expected a positive standard deviation, or None for each module's own draws")
-    where = sorted({p.device for p in model.parameters() if p.device.type == "cuda"}, key=str)
-    with torch.random.fork_rng(devices=where), torch.no_grad():
+    with torch.random.fork_rng(devices=cuda_devices(model)), torch.no_grad():
         torch.manual_seed(derive_seed(seed, "redraw"))
         for name, module in model.named_modules():
             if std is None:
