@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from ntkscope import models
 from ntkscope.core import Part, generator
 
 ALL_OPTIMIZERS = {
@@ -46,6 +47,23 @@ def small_net(
         return nn.Sequential(*layers, nn.Linear(7, 3)).to(dtype)
 
 
+def net(seed: int) -> nn.Module:
+    """`small_net` in double precision."""
+    return small_net(seed, dtype=torch.float64)
+
+
+def chain_net(seed: int) -> nn.Module:
+    """The same sizes, as linear layers in a row, which ensembles differentiate by hand."""
+    return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
+
+
+def image_net(seed: int) -> nn.Module:
+    """For images (n, 2, 6, 5)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).double()
+
+
 def norm_net(seed: int) -> nn.Module:
     """Double precision; without a bias before the normalisation, whose gradient is rounding alone, of which adam makes steps of
     full size."""
@@ -53,6 +71,11 @@ def norm_net(seed: int) -> nn.Module:
         torch.manual_seed(seed)
         layers = [nn.Linear(5, 7, bias=False), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)]
         return nn.Sequential(*layers).double()
+
+
+PART = classes_part(dtype=torch.float64)
+HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
+IMAGES = Part(torch.randn(14, 2, 6, 5, generator=generator(0, "images"), dtype=torch.float64), torch.arange(14) % 3)
 
 
 def cases(quick: list[tuple[Any, ...]], *axes: Iterable[Any]) -> list[Any]:

@@ -7,12 +7,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import binom
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.measures import changepoint
-from ntkscope.measures.changepoint import ChangePoint, Jump, change_point, common_jump
+from ntkscope.measures.changepoint import ChangePoint, change_point, common_jump
 
 
 def least_squares(series: np.ndarray) -> list[float]:
@@ -111,11 +110,6 @@ def test_a_fall_has_no_share_of_a_rise() -> None:
     fall = common_jump(-np.arange(40.0) * np.ones((4, 1)), window=3, permutations=99)
     assert math.isnan(fall.share)
     assert fall.reason == "the mean over seeds does not rise"
-
-
-def test_two_values_and_tensors() -> None:
-    assert change_point(torch.tensor([1.0, 3.0]), permutations=99) == ChangePoint(1, 1.0, 3.0, 1.0)
-    assert isinstance(common_jump(torch.arange(12.0).reshape(2, 6), window=2, permutations=9), Jump)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
@@ -77,12 +76,6 @@ def test_laws(seed: int, n: int) -> None:
     assert kendall_tau(a, -np.exp(a)) == -1
     shuffled = random.permutation(n)
     assert kendall_tau(a[shuffled], b[shuffled]) == pytest.approx(tau, abs=1e-14)
-
-
-def test_unrelated_scores_are_near_zero() -> None:
-    random = numpy_generator(0, "test", "unrelated")
-    n = 3000
-    assert abs(kendall_tau(random.normal(size=n), random.normal(size=n))) < 4 * math.sqrt(4 / (9 * n))
 
 
 def test_clipped_gaussians_show_what_ties_do() -> None:
@@ -156,16 +149,3 @@ def test_grows_no_faster_than_n_log_n() -> None:
         return min(times)
 
     assert seconds(64_000) < 32 * seconds(8_000)
-
-
-def test_takes_tensors_lists_and_float32() -> None:
-    a = torch.tensor([1.0, 2.0, 3.0])
-    assert kendall_tau(a, [1, 3, 2]) == pytest.approx(1 / 3)
-    assert kendall_tau(a.requires_grad_(), np.array([1, 2, 3], dtype=np.float32)) == 1.0
-
-
-def test_bad_input() -> None:
-    with pytest.raises(UsageError, match="3 and 2 values"):
-        kendall_tau([1, 2, 3], [1, 2])
-    with pytest.raises(UsageError, match="at least 2"):
-        kendall_tau([1.0], [1.0])

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.training_problems import ALL_OPTIMIZERS, classes_part, norm_net
+from contracts.training_problems import ALL_OPTIMIZERS, HELD, IMAGES, PART, chain_net, classes_part, image_net, norm_net
 from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, derive_seed, generator
 from ntkscope.data import translate
@@ -25,13 +25,7 @@ from ntkscope.training.ensembles import execution as ways
 from ntkscope.training.ensembles.ensemble import Ensemble
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-PART = classes_part(dtype=torch.float64)
-HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}  # other kernels, same double arithmetic; adam divides by small numbers
-
-
-def chain_net(seed: int) -> nn.Module:
-    return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
 
 
 def same(a: Ensemble, b: Ensemble) -> None:
@@ -180,19 +174,12 @@ def test_a_step_that_cannot_be_recorded_is_run_as_it_is() -> None:
     same(recorded, plain)
 
 
-def image_net(seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).double()
-
-
 def test_augmentation_on_the_device() -> None:
-    x = torch.randn(14, 2, 6, 5, generator=generator(0, "images"), dtype=torch.float64)
-    part, augment = Part(x, torch.arange(14) % 3), Translate(2, fill=0.5)
+    part, augment = IMAGES, Translate(2, fill=0.5)
     items = torch.tensor([3, 13, 0], device="cuda")
     keys = torch.tensor([augment.keys(4, 1)] * 3, device="cuda")
     expected = translate(part, 2, derive_seed(4, "augment"), epoch=1, fill=0.5).x
-    assert torch.equal(augment.apply(x.cuda()[items], items, keys).cpu(), expected[items.cpu()])
+    assert torch.equal(augment.apply(part.x.cuda()[items], items, keys).cpu(), expected[items.cpu()])
     settings = {"lr": 0.1, "epochs": 6, "batch_size": 5}
     for chosen in (augment, CropFlip(padding=1)):
         on = fit_ensemble(image_net, part, seeds=[3, 8], augment=chosen, device="cuda", **settings)

@@ -9,21 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from contracts.training_problems import ALL_OPTIMIZERS, classes_part, small_net
+from contracts.training_problems import ALL_OPTIMIZERS, PART, chain_net, classes_part, net, small_net
 from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, UsageError, generator
 from ntkscope.training import Triangular, evaluate, fit, fit_ensemble
 from ntkscope.training.ensembles.chain import StackedChain, as_chain
-
-PART = classes_part(dtype=torch.float64)
-
-
-def net(seed: int) -> nn.Module:
-    return small_net(seed, dtype=torch.float64)
-
-
-def chain_net(seed: int) -> nn.Module:
-    return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
 
 
 @pytest.mark.parametrize("name", ALL_OPTIMIZERS)
@@ -123,11 +113,11 @@ def test_gradients_by_hand_are_those_of_autograd(
         for _ in range(2):  # the second time in memory that was used before
             found = chain.forward(x[0] if shared else x, shared=shared)
             chain.backward(direction)
-        for i, net in enumerate(nets):
-            expected = net(x[i])
+        for i, one in enumerate(nets):
+            expected = one(x[i])
             torch.testing.assert_close(found[i], expected.detach(), rtol=1e-12, atol=1e-13)
-            gradients = torch.autograd.grad((expected * direction[i]).sum(), list(net.parameters()))
-            for (name, _), gradient in zip(net.named_parameters(), gradients, strict=True):
+            gradients = torch.autograd.grad((expected * direction[i]).sum(), list(one.parameters()))
+            for (name, _), gradient in zip(one.named_parameters(), gradients, strict=True):
                 torch.testing.assert_close(params[name].grad[i], gradient, rtol=1e-11, atol=1e-12)
 
 

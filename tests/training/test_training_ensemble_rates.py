@@ -9,7 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.training_problems import ALL_OPTIMIZERS, cases, classes_part, norm_net, regression_part, small_net
+from contracts.training_problems import (
+    ALL_OPTIMIZERS,
+    HELD,
+    IMAGES,
+    PART,
+    cases,
+    chain_net,
+    image_net,
+    net,
+    norm_net,
+    regression_part,
+)
 from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, UsageError, generator
 from ntkscope.training import (
@@ -28,17 +39,7 @@ from ntkscope.training.ensembles.chain import StackedChain, as_chain
 from ntkscope.training.ensembles.stacked import MemberData, evaluate_stacked
 from ntkscope.training.losses import as_loss
 
-PART = classes_part(dtype=torch.float64)
-HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # other kernels, same double arithmetic
-
-
-def net(seed: int) -> nn.Module:
-    return small_net(seed, dtype=torch.float64)
-
-
-def chain_net(seed: int) -> nn.Module:
-    return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
 
 
 BUILDS: dict[str, Callable[[int], nn.Module]] = {"net": net, "norm": norm_net, "chain": chain_net}
@@ -343,16 +344,6 @@ def test_a_member_that_diverges_leaves_the_others_alone() -> None:
 
 
 # -- augmentation -----------------------------------------------------------------------------------------------------
-
-IMAGES = Part(
-    torch.randn(14, 2, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(14) % 3
-)
-
-
-def image_net(seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).double()
 
 
 @pytest.mark.parametrize(

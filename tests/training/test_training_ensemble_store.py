@@ -12,19 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from contracts.training_problems import cases, classes_part, norm_net, small_net
-from ntkscope.core import Part, Snapshot
+from contracts.training_problems import HELD, PART, cases, net, norm_net
+from ntkscope.core import Snapshot
 from ntkscope.core.errors import RecordError
 from ntkscope.training import SnapshotStore, StopWhen, fit_ensemble
-
-PART = classes_part(dtype=torch.float64)
-HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
-
-
-def net(seed: int) -> nn.Module:
-    return small_net(seed, dtype=torch.float64)
 
 
 class Killed(Exception):

@@ -1,4 +1,4 @@
-"""Spectra: whether a matrix is noise, noise with spikes, or heavy-tailed."""
+"""Spectra: how one differs from another, and whether a matrix is noise, noise with spikes, or heavy-tailed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from ntkscope.linalg.random_matrices.spiked import participation
 from ntkscope.linalg.random_matrices.tracy_widom import MEAN
 from ntkscope.linalg.spectra.power_law import TailFit, checked_sample, plain_tail
 from ntkscope.linalg.spectra.singular import SingularParts
+from ntkscope.measures._spectrum_change import Spectrum, SpectrumChange, compare, spectrum
 
-__all__ = ["LABELS", "SpectrumClass", "classify", "classify_eigenvalues"]
+__all__ = ["LABELS", "SpectrumChange", "SpectrumClass", "classify", "classify_eigenvalues", "compare", "spectrum"]
 LABELS = ("invariant bulk", "bulk + spikes", "heavy tail", "undecided")
 Weights: TypeAlias = Tensor | np.ndarray
-Spectrum: TypeAlias = Float64[np.ndarray, " n"]
 Evidence: TypeAlias = dict[str, float | int | str]
 
 # The rule, frozen on synthetic matrices (`python -m benchmarks spectra`).
@@ -299,7 +299,7 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
             f"got initial kernels of shapes {[one.shape for one in several]} for {K!r}; expected the same items"
         )
     return classify_eigenvalues(
-        _eigenvalues(K, "K"), np.stack([_eigenvalues(one, "K0") for one in several]), resamples=resamples, seed=seed
+        spectrum(K, "K"), np.stack([spectrum(one, "K0") for one in several]), resamples=resamples, seed=seed
     )
 
 
@@ -353,12 +353,3 @@ def classify_eigenvalues(
         label, reason = "undecided", f"no eigenvalue outside, but the bulk moved (distance {distance:.2f})"
     tail = _tail(values.clip(0), resamples, seed) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | {"reason": reason} | _tail_words(tail), None, tail)
-
-
-def _eigenvalues(K: Gram, name: str) -> Spectrum:
-    """Descending, in float64."""
-    values: Spectrum = K.eigvalsh().detach().cpu().double().numpy()
-    if not np.isfinite(values).all():
-        bad = int((~np.isfinite(values)).sum())
-        raise NumericalError(f"{name} holds {bad} NaN or infinite values; see where they come from")
-    return np.sort(values)[::-1]
