@@ -13,7 +13,7 @@ import ntkscope as ns
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs, rate
-from ntkscope.machines.computing import joined, parts
+from ntkscope.machines.computing import parts
 from ntkscope.machines.rating import other_measures
 from ntkscope.measures import MEASURES, Measure
 from ntkscope.surrogates import KernelGLM
@@ -141,10 +141,3 @@ def test_a_new_measure_is_read_by_whoever_rates(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(MEASURES._spelling, "shift", "shift")
     assert rate(a, b, y, bootstrap=0).to_json()["more"] == {"shift": float((a - b).mean())}
     assert set(other_measures([], {"two logits": (a, b)})) == {"agreement", "r2-logits", "shift", "total-variation"}
-
-
-def test_inputs_of_any_kind_are_joined() -> None:
-    x, z = inputs()
-    assert len(joined(x, z)) == N + M
-    both = joined({"a": (x, x), "b": x}, {"a": (z, z), "b": z})
-    assert len(both["a"][1]) == len(both["b"]) == N + M

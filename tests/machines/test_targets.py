@@ -44,13 +44,6 @@ def test_probabilities_are_fitted_and_logits_are_their_logarithm() -> None:
     assert (machine.logits(made.test).argmax(1) == scores.argmax(1)).all()
 
 
-def test_labels_are_fitted_as_before() -> None:
-    made, y = pair(), np.arange(20) % 3
-    plain, named = fit_machine(made, y, alpha=1e-3), fit_machine(made, y, "glm", target="labels", alpha=1e-3)
-    np.testing.assert_array_equal(plain.coef_, named.coef_)
-    assert (plain.target, plain.alpha) == ("labels", 1e-3)
-
-
 def test_a_class_without_training_inputs_has_the_networks_logit() -> None:
     """The network has an opinion of classes that no training item is in; a fit of labels has none."""
     made, logits = pair(), network(classes=4)

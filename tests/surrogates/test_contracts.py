@@ -31,18 +31,14 @@ WEIGHTS = {"check_classifiers_one_label_sample_weights": "its kernel is a random
 
 
 class TestKernelGLM(ClassifierContract):
+    estimator = KernelGLM
     not_for_kernels = RAW
     tolerance = 1e-4  # of the optimum, reached to tol
 
-    def make(self, **options: Any) -> KernelGLM:
-        return KernelGLM(**options)
-
 
 class TestKernelLogistic(ClassifierContract):
+    estimator = KernelLogistic
     not_for_kernels = RAW | WEIGHTS
-
-    def make(self, **options: Any) -> KernelLogistic:
-        return KernelLogistic(**options)
 
     @pytest.mark.nightly
     def test_scikit_learns_own_checks(self) -> None:
@@ -50,59 +46,44 @@ class TestKernelLogistic(ClassifierContract):
 
 
 class TestKernelSVM(ClassifierContract):
+    estimator = KernelSVM
     not_for_kernels = RAW | WEIGHTS
-
-    def make(self, **options: Any) -> KernelSVM:
-        return KernelSVM(**options)
 
 
 class TestKernelSVR(RegressorContract):
+    estimator = KernelSVR
     tolerance = 1e-4  # of the optimum, reached to tol
-
-    def make(self, **options: Any) -> KernelSVR:
-        return KernelSVR(**options)
 
 
 class TestKernelNeighbors(ClassifierContract):
+    estimator = KernelNeighbors
     not_for_kernels = RAW
-
-    def make(self, **options: Any) -> KernelNeighbors:
-        return KernelNeighbors(**options)
 
 
 class TestNearestClassCentre(ClassifierContract):
+    estimator = NearestClassCentre
     not_for_kernels = RAW
     searched: ClassVar[dict[str, Any]] = {"variance": 2.0}
 
-    def make(self, **options: Any) -> NearestClassCentre:
-        return NearestClassCentre(**options)
-
 
 class TestKernelRidgeClassifier(ClassifierContract):
+    estimator = KernelRidgeClassifier
     not_for_kernels = RAW | WEIGHTS
-
-    def make(self, **options: Any) -> KernelRidgeClassifier:
-        return KernelRidgeClassifier(**options)
 
 
 class TestMinimumNormClassifier(ClassifierContract):
+    estimator = MinimumNormClassifier
     not_for_kernels = RAW | WEIGHTS
     accuracy = 0.6  # interpolates the noise too
 
-    def make(self, **options: Any) -> MinimumNormClassifier:
-        return MinimumNormClassifier(**options)
-
 
 class TestKernelRidge(RegressorContract):
-    def make(self, **options: Any) -> KernelRidge:
-        return KernelRidge(**options)
+    estimator = KernelRidge
 
 
 class TestKernelRidgeLOO(RegressorContract):
+    estimator = KernelRidgeLOO
     searched: ClassVar[dict[str, Any]] = {"alphas": (1e-4, 1e-2)}
-
-    def make(self, **options: Any) -> KernelRidgeLOO:
-        return KernelRidgeLOO(**options)
 
     def test_several_outputs_are_each_its_own_regression(self) -> None:
         """They share one strength, so it is fixed here."""
@@ -111,17 +92,14 @@ class TestKernelRidgeLOO(RegressorContract):
 
 
 class TestMinimumNorm(RegressorContract):
-    def make(self, **options: Any) -> MinimumNorm:
-        return MinimumNorm(**options)
+    estimator = MinimumNorm
 
 
 class TestConjugateLeastSquares(RegressorContract):
     """Its input has features in the columns; a kernel counts by the features that it holds."""
 
+    estimator = ConjugateLeastSquares
     tolerance = 1e-5  # the square root of a kernel, taken as features, has lost digits
-
-    def make(self, **options: Any) -> ConjugateLeastSquares:
-        return ConjugateLeastSquares(**options)
 
     @pytest.mark.parametrize("kind", ["tensor", "factored", "list"])
     def test_every_kind_of_kernel_gives_one_answer(self, kind: str) -> None:

@@ -27,19 +27,15 @@ FIXED: dict[str, Any] = {"bandwidth": 3.0, "alpha": 1e-2, "iterations": 2}
 
 
 class TestRecursiveFeatureMachine(InputRegressorContract):
+    estimator = RecursiveFeatureMachine
     searched: ClassVar = {"bandwidth": 2.0, "diagonal": True}
     quick: ClassVar = FIXED
 
-    def make(self, **options: Any) -> RecursiveFeatureMachine:
-        return RecursiveFeatureMachine(**options)
-
 
 class TestRecursiveFeatureClassifier(InputClassifierContract):
+    estimator = RecursiveFeatureClassifier
     searched: ClassVar = {"alpha": 0.1, "kernel": "gaussian"}
     quick: ClassVar = FIXED
-
-    def make(self, **options: Any) -> RecursiveFeatureClassifier:
-        return RecursiveFeatureClassifier(**options)
 
 
 def data(n: int = 40, d: int = 4, outputs: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

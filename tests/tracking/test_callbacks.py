@@ -22,7 +22,7 @@ FOUR = LogSpaced(4)
 
 
 def lightning_run(
-    out: Path | None, when: Any = FOUR, seen: list[float] | None = None, **trainer: Any
+    out: Path | None, when: Any = FOUR, seen: list[float] | None = None, callbacks: tuple[Any, ...] = (), **trainer: Any
 ) -> dict[str, bytes]:
     lightning = pytest.importorskip("lightning")
 
@@ -43,10 +43,9 @@ def lightning_run(
     with torch.random.fork_rng():
         torch.manual_seed(3)
         module = Classifier()
-        callbacks = []
         if out is not None:
             watching = ns.Tracker(module.net, data(12, 1), out, when=when, overhead=ALL)
-            callbacks.append(watching.lightning())
+            callbacks = (watching.lightning(), *callbacks)
         loop = lightning.Trainer(
             **{"max_epochs": 2, **trainer},
             accelerator="cpu",
@@ -54,7 +53,7 @@ def lightning_run(
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            callbacks=callbacks,
+            callbacks=list(callbacks),
         )
         loop.fit(module, DataLoader(TensorDataset(*data()), batch_size=6, shuffle=True))
     return {name: bits(value) for name, value in module.state_dict().items()}
@@ -104,34 +103,8 @@ def test_lightning_that_fails(tmp_path: Path) -> None:
             if batch_idx == 2:
                 raise KeyError("gone")
 
-    class Late(Failing):
-        pass
-
-    module = network()
-    watching = ns.Tracker(module, data(12, 1), tmp_path / "run", when=[1], overhead=ALL, watch="weights")
-
-    class Classifier(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = module
-
-        def training_step(self, batch: list[Tensor], _: int) -> Tensor:
-            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    loop = lightning.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[watching.lightning(), Late()],
-    )
     with pytest.raises(KeyError):
-        loop.fit(Classifier(), DataLoader(TensorDataset(*data()), batch_size=6))
+        lightning_run(tmp_path / "run", [1], callbacks=(Failing(),))
     record = Record.open(tmp_path / "run")
     assert record.status == "failed"
     assert "gone" in str(record.error)
