@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
@@ -149,3 +150,23 @@ def test_grows_no_faster_than_n_log_n() -> None:
         return min(times)
 
     assert seconds(64_000) < 32 * seconds(8_000)
+
+
+@pytest.mark.parametrize("base", [0, 2**53, 2**60, 2**63 - 100, -(2**63), 2**80])
+@pytest.mark.parametrize("seed", range(4))
+def test_integers_are_integers(base: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    small, other = random.integers(0, 40, 30).tolist(), random.normal(size=30)
+    large = [base + v for v in small]
+    expected = kendalltau(small, other).statistic
+    assert kendall_tau(large, other) == pytest.approx(expected, abs=1e-12)
+    assert kendall_tau(other, large) == pytest.approx(expected, abs=1e-12)
+    if -(2**63) <= base < 2**63 - 40:
+        assert (
+            kendall_tau(np.array(large), other) == kendall_tau(torch.tensor(large), other) == kendall_tau(large, other)
+        )
+
+
+def test_signs_mixed_beyond_64_bits() -> None:
+    assert kendall([2**63, 2**63 + 1, -1], [1, 2, 0]).tau_b == 1.0
+    assert kendall(np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64), [1, 0]).tau_b == 1.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from ntkscope.measures.uncertainty import normal_quantile, wald_trials, wilson, wilson_interval
+from ntkscope.core import UsageError
+from ntkscope.measures.uncertainty import normal_quantile, percentile_interval, wald_trials, wilson, wilson_interval
 
 # Balakrishnan (2023), Table 2: matching points of 500, as printed (centre, half-width). Ledger relu-t2-ci-wilson.
 TABLE_2 = {
@@ -95,3 +97,24 @@ def test_coverage_of_wilson() -> None:
     weights = np.array([math.comb(40, k) * 0.3**k * 0.7 ** (40 - k) for k in counts])
     inside = [abs(centre - 0.3) <= half for centre, half in (wilson(int(k), 40) for k in counts)]
     assert float(weights @ np.array(inside)) == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-14, 1.0, 1e14, 1e307])
+@pytest.mark.parametrize("level", [0.5, 0.68, 0.9, 0.95, 0.999])
+@pytest.mark.parametrize("n", [1, 2, 7, 101])
+def test_percentiles(scale: float, level: float, n: int) -> None:
+    """Against fractions: the place of the percentile and the line between its neighbours are exact."""
+    values = np.random.default_rng(n).normal(size=n) * scale
+    ordered = [Fraction(v) for v in sorted(values.tolist())]
+    tail = (1 - Fraction(str(level))) / 2
+    for found, share in zip(percentile_interval(values, level), (tail, 1 - tail)):
+        place = share * (n - 1)
+        low, high = ordered[int(place)], ordered[min(int(place) + 1, n - 1)]
+        exact = low + (high - low) * (place - int(place))
+        largest = max(abs(low), abs(high))
+        assert abs(Fraction(found) - exact) <= 4 * Fraction(np.finfo(float).eps) * largest
+
+
+def test_no_values_have_no_percentiles() -> None:
+    with pytest.raises(UsageError, match="no values"):
+        percentile_interval([])

@@ -247,11 +247,6 @@ def test_points_that_coincide_need_a_ridge() -> None:
         assert np.isfinite(RecursiveFeatureMachine().fit(x, y).predict(x)).all()
 
 
-def test_a_budget_that_means_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="got memory="):
-        RecursiveFeatureMachine(memory="much").fit(*data())
-
-
 def test_canary_the_outer_product_of_other_coefficients_differs() -> None:
     x, y = (torch.from_numpy(a) for a in data(n=10))
     kernel = Radial("laplace", 2.0)

@@ -14,9 +14,7 @@ from ntkscope.core import Part, generator
 from ntkscope.training import (
     Cosine,
     CrossEntropy,
-    Every,
     LearningRateSteps,
-    LogSpaced,
     StopWhen,
     Triangular,
     evaluate,
@@ -191,14 +189,6 @@ def test_snapshots_after_an_early_stop_are_not_repeated() -> None:
     steps = [s.step for s in run]
     assert steps == sorted(set(steps))
     assert steps[-1] < 400
-
-
-def test_moments() -> None:
-    part = classes_part(20)
-    per_epoch = fit(small_net(), part, lr=0.1, epochs=3, batch_size=5, snapshots=Every(1, "epoch"))
-    assert [s.epoch for s in per_epoch] == [0, 1, 2, 3]
-    spaced = fit(small_net(), part, lr=0.1, steps=100, snapshots=LogSpaced(3), measure=False)
-    assert [s.step for s in spaced] == [0, 1, 10, 100]
 
 
 def test_label_smoothing_and_function_losses() -> None:

@@ -59,15 +59,18 @@ def test_a_setting_that_diverges_scores_nan_and_is_never_best() -> None:
     part = regression_part(20)
 
     def linear(seed: int) -> nn.Module:
-        return nn.Linear(4, 1, dtype=torch.float64)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return nn.Linear(4, 1, dtype=torch.float64)
 
-    result = search(linear, part, {"lr": [1e30, 0.05]}, folds_count=4, steps=20, loss="mse", score="loss")
-    assert math.isnan(result.rows[0].mean)
-    assert result.best.options == {"lr": 0.05}
-    own = search(
-        linear, part, {"lr": [0.05]}, folds_count=4, steps=2, loss="mse", score=lambda m, p: 1.0, larger_is_better=True
-    )
-    assert own.best.mean == 1.0
+    settings = {"folds_count": 4, "steps": 20, "loss": "mse", "score": "loss"}
+    loop, together = (search(linear, part, {"lr": [1e200, 0.05]}, vectorised=v, **settings) for v in (False, True))
+    for found in (loop, together):
+        assert all(math.isnan(score) for score in found.rows[0].scores)
+        assert found.best.options == {"lr": 0.05}
+    assert together.rows[1].scores == pytest.approx(loop.rows[1].scores, rel=1e-9)
+    settings |= {"score": lambda model, part: 1.0, "larger_is_better": True}
+    assert search(linear, part, {"lr": [0.05]}, **settings).best.mean == 1.0
 
 
 def test_a_vectorised_search_has_the_scores_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,21 +123,6 @@ def test_a_vectorised_search_takes_modes_and_optimizers_that_are_functions() -> 
             assert other.scores == pytest.approx(one.scores, rel=1e-8)
     with pytest.raises(UsageError, match="an optimizer that is a function"):
         search(double, part, {"lr": [0.1, 0.2]}, vectorised=True, **{**settings, "optimizer": heavy})
-
-
-def test_a_vectorised_search_scores_what_diverges_nan() -> None:
-    part = regression_part(20)
-
-    def linear(seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return nn.Linear(4, 1, dtype=torch.float64)
-
-    settings = {"folds_count": 4, "steps": 20, "loss": "mse", "score": "loss"}
-    loop, together = (search(linear, part, {"lr": [1e200, 0.05]}, vectorised=v, **settings) for v in (False, True))
-    assert all(math.isnan(score) for score in together.rows[0].scores)
-    assert together.rows[1].scores == pytest.approx(loop.rows[1].scores, rel=1e-9)
-    assert together.best.options == {"lr": 0.05}
 
 
 def test_errors() -> None:

@@ -27,7 +27,6 @@ def influence(
     method: Literal["leave-one-out", "gauss-newton"] = "leave-one-out",
     logits: Any = None,
     train_logits: Any = None,
-    sample_weight: Any = None,
 ) -> Influence:
     """How much each output at each test item would lose if a training point were removed; positive where it supports it.
 
@@ -39,7 +38,7 @@ def influence(
     sample stands for every output alike. λ is `alpha`.
 
     `y`: labels 0 … c-1, or targets (n, c) such as the network's own logits. `logits`: the network's outputs at the test items,
-    at which `.margins` are taken; the surrogate's own if not given. `sample_weight`: of the ridge. Several checkpoints:
+    at which `.margins` are taken; the surrogate's own if not given. Several checkpoints:
     `average([influence(…), …])`. This is not the decomposition `attribute`, which says what a logit is made of.
 
     >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
@@ -61,12 +60,11 @@ def influence(
         if z is not None and z.shape != (rows, targets.shape[1]):
             raise UsageError(f"got {name} of shape {z.shape}; expected ({rows}, {targets.shape[1]})")
     if method == "leave-one-out":
-        weights = None if sample_weight is None else np.asarray(plain_array(sample_weight), dtype=np.float64)
-        return ridge_influence(train, test, targets, alpha, weights, given)
-    if own is None or sample_weight is not None:
+        return ridge_influence(train, test, targets, alpha, given)
+    if own is None:
         raise UsageError(
-            "got method='gauss-newton' without train_logits, or with sample_weight; expected train_logits= (the network's"
-            " outputs at the training points), and weights for 'leave-one-out' alone"
+            "got method='gauss-newton' without train_logits; expected train_logits=, the network's outputs at the training"
+            " points"
         )
     return gauss_newton_influence(train, test, targets, own, alpha, given)
 
