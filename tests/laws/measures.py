@@ -172,11 +172,11 @@ CASES: list[Case] = [
     case(M.feature_ansatz.egop, target=given(lambda x: (x**2).sum(-1), bad=NO_FUNCTIONS), x=matrix(),
         options={"items": INVARIANT}),
     case(M.spectra.classify, W=array(lambda random, sizes: random.normal(size=(60, 50)), "a", "b"),
-        level=share(0.05).may_be(None), draws=count(19, least=0), resamples=count(1, least=0), seed=seed(),
+        level=share(0.05).may_be(None), draws=count(19, least=0), seed=seed(),
         options={"free": ("evidence", "tail"), "ranges": {"spikes.p_value": (0, 1)}}),
     case(M.spectra.classify_eigenvalues, values=array(lambda random, sizes: np.sort(random.uniform(0.1, 2, 60)), "a"),
         initial=array(lambda random, sizes: np.sort(random.uniform(0.1, 2, (3, 60))), "k", "a"),
-        resamples=count(1, least=0), seed=seed(), options={"free": ("evidence", "tail")}),
+        options={"free": ("evidence", "tail")}),
     case(M.spectra.reaches_bulk, values=array(lambda random, sizes: random.uniform(1, 2, sizes["n"]), "n"),
         edge=positive(1.0)),
     # Probes

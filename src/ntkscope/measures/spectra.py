@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.checked import CountOrZero, Positive, Probability
-from ntkscope.linalg import Gram, marchenko_pastur, power_law_tail
+from ntkscope.linalg import Gram, marchenko_pastur
 from ntkscope.linalg.features.rows import distinct_rows
 from ntkscope.linalg.random_matrices.nulls import (
     InitialNull,
@@ -60,8 +60,7 @@ class SpectrumClass:
     """Numbers and words that led there; `reason` is a sentence."""
     spikes: SpikeTest | None
     tail: TailFit | None
-    """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk; with bootstraps and rivals if
-    `resamples` were asked for."""
+    """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk."""
 
 
 def classify(
@@ -70,7 +69,6 @@ def classify(
     *,
     level: Probability | None = None,
     draws: CountOrZero = 199,
-    resamples: CountOrZero = 0,
     seed: int = 0,
 ) -> SpectrumClass:
     """Whether a matrix has the spectrum of noise (*invariant bulk*), *bulk + spikes*, a *heavy tail*, or is *undecided*.
@@ -96,8 +94,7 @@ def classify(
 
     `level`: how often noise may be named anything else. By default 0.02, or the least that 19 to 48 draws can show: at 0.05,
     every other sample of matrices would have more than 5 % misnamed.
-    `draws=0` takes the Tracy–Widom law in place of permutations of W; `resamples=1000` adds bootstraps and rivals to the
-    tail. Costs one eigendecomposition of the smaller Gram besides.
+    `draws=0` takes the Tracy–Widom law in place of permutations of W. Costs one eigendecomposition of the smaller Gram besides.
 
     >>> import torch
     >>> from ntkscope.core import generator
@@ -108,7 +105,7 @@ def classify(
     'bulk + spikes'
     """
     if isinstance(W, Gram) or isinstance(W0, Gram):
-        return _classify_kernel(W, W0, resamples, seed)
+        return _classify_kernel(W, W0)
     if isinstance(W0, list | tuple) and any(isinstance(one, Gram | Tensor | np.ndarray) for one in W0):
         raise UsageError("got several W0 for weights; expected the initial weights: redrawn kernels are for a Gram")
     matrix = checked_matrix(W, "W")
@@ -146,7 +143,7 @@ def classify(
     label, words = _judge(spikes, huge, distance, start is None)
     if spikes.count and not huge:
         label, words = _without_repeats(matrix, start, null, label, words)
-    tail = _tail(values.square(), resamples, seed) if label != "invariant bulk" else None
+    tail = _tail(values.square()) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | words | _tail_words(tail), spikes, tail)
 
 
@@ -268,12 +265,10 @@ def _localised(carriers: float, entries: int) -> bool:
     return carriers * LOCALISED < (entries + 2) / 3
 
 
-def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
+def _tail(squares: Any) -> TailFit | None:
     try:
         least = max(20, len(squares) // 10)
-        if not resamples:
-            return plain_tail(checked_sample(squares, least), least)
-        return power_law_tail(squares, least=least, resamples=resamples, seed=seed)
+        return plain_tail(checked_sample(squares, least), least)
     except (UsageError, NumericalError):  # too few positive values, or ties: there is no tail to fit
         return None
 
@@ -282,7 +277,7 @@ def _tail_words(tail: TailFit | None) -> Evidence:
     return {} if tail is None else {"tail exponent": tail.alpha, "points of the tail": tail.points}
 
 
-def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> SpectrumClass:
+def _classify_kernel(K: Any, starts: Any) -> SpectrumClass:
     """The rule for Grams: eigenvalues against those of one or more initial kernels."""
     if starts is None:
         raise UsageError(
@@ -298,14 +293,10 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
         raise UsageError(
             f"got initial kernels of shapes {[one.shape for one in several]} for {K!r}; expected the same items"
         )
-    return classify_eigenvalues(
-        spectrum(K, "K"), np.stack([spectrum(one, "K0") for one in several]), resamples=resamples, seed=seed
-    )
+    return classify_eigenvalues(spectrum(K, "K"), np.stack([spectrum(one, "K0") for one in several]))
 
 
-def classify_eigenvalues(
-    values: Spectrum, initial: Float64[np.ndarray, "k n"], *, resamples: CountOrZero = 0, seed: int = 0
-) -> SpectrumClass:
+def classify_eigenvalues(values: Spectrum, initial: Float64[np.ndarray, "k n"]) -> SpectrumClass:
     """`classify` of a Gram from its eigenvalues and those of one or more initial kernels, one per row; all descending."""
     n = len(values)
     if initial.shape != (len(initial), n) or not len(initial):
@@ -351,5 +342,5 @@ def classify_eigenvalues(
         reason = f"no eigenvalue outside, and the bulk is the initial one times {scale:.3g}"
     else:
         label, reason = "undecided", f"no eigenvalue outside, but the bulk moved (distance {distance:.2f})"
-    tail = _tail(values.clip(0), resamples, seed) if label != "invariant bulk" else None
+    tail = _tail(values.clip(0)) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | {"reason": reason} | _tail_words(tail), None, tail)
