@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +16,11 @@ import torch
 from torch import nn
 
 from ntkscope import models
-from ntkscope.core import Part, generator
+from ntkscope.core import Part, Snapshot, generator
+from ntkscope.training import SnapshotStore
 
+TESTS = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])}
 ALL_OPTIMIZERS = {
     "gd": {"lr": 0.05},
     "sgd": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
@@ -81,3 +89,17 @@ IMAGES = Part(torch.randn(14, 2, 6, 5, generator=generator(0, "images"), dtype=t
 def cases(quick: list[tuple[Any, ...]], *axes: Iterable[Any]) -> list[Any]:
     """Every combination; those that are not `quick` run with `make guard`."""
     return [pytest.param(*case, marks=() if case in quick else pytest.mark.guard) for case in product(*axes)]
+
+
+def killed(script: str, folder: Path, slow: str) -> Snapshot:
+    """Run `script` (its arguments: a folder and how slow to be) in a process that is killed at its first checkpoint, which is
+    returned."""
+    process = subprocess.Popen([sys.executable, "-c", script, str(folder), slow], env=ENVIRONMENT)
+    deadline = time.monotonic() + 120
+    while not (folder / "latest.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    latest = SnapshotStore(folder).latest()
+    assert latest is not None
+    return latest

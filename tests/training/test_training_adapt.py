@@ -217,16 +217,22 @@ def test_adapters_are_merged_into_the_matrices_they_stood_beside() -> None:
     torch.testing.assert_close(kernel.dense().double(), J @ J.T, rtol=1e-9, atol=1e-9)
 
 
-def test_adapters_go_to_attention_where_there_is_some() -> None:
+def text_network() -> nn.Module:
     transformers = pytest.importorskip("transformers")
-    shape = {
+    sizes = {
         "hidden_size": 8,
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
         "intermediate_size": 8,
         "vocab_size": 9,
     }
-    model = ns.models.build("text", encoder=transformers.BertModel(transformers.BertConfig(**shape)))
+    config = transformers.BertConfig(attn_implementation="eager", **sizes)
+    torch.manual_seed(0)
+    return ns.models.build("text", encoder=transformers.BertModel(config).eval(), classes=2)
+
+
+def test_adapters_go_to_attention_where_there_is_some() -> None:
+    model = text_network()
     names = adapter_targets(model, "readout")
     assert [name.rpartition(".")[2] for name in names] == ["query", "key", "value"]
     assert adapter_targets(model, "readout", ["pooler.dense"]) == ["encoder.pooler.dense"]
@@ -236,18 +242,8 @@ def test_adapters_go_to_attention_where_there_is_some() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_encoder_of_texts_is_adapted_and_has_a_kernel(method: str) -> None:
-    transformers = pytest.importorskip("transformers")
     needs_peft(method)
-    shape = {
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 8,
-        "vocab_size": 9,
-    }
-    config = transformers.BertConfig(attn_implementation="eager", **shape)
-    torch.manual_seed(0)
-    model = ns.models.build("text", encoder=transformers.BertModel(config).eval(), classes=2)
+    model = text_network()
     draw = torch.Generator().manual_seed(0)
     x = {
         "input_ids": torch.randint(1, 9, (12, 5), generator=draw),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from contracts.training_problems import HELD, PART, cases, net, norm_net
+from contracts.training_problems import ENVIRONMENT, HELD, PART, cases, killed, net, norm_net
 from ntkscope.core import Snapshot
 from ntkscope.core.errors import RecordError
 from ntkscope.training import SnapshotStore, StopWhen, fit_ensemble
@@ -84,7 +81,6 @@ def test_a_store_of_another_ensemble_is_refused(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, time
-sys.path[:0] = {path!r}
 from contracts.training_problems import classes_part, small_net
 from ntkscope.training import fit_ensemble
 fit_ensemble(small_net, classes_part(), seeds=3, lr=[0.01, 0.02, 0.05], optimizer="adam", epochs=300, batch_size=6,
@@ -95,20 +91,10 @@ fit_ensemble(small_net, classes_part(), seeds=3, lr=[0.01, 0.02, 0.05], optimize
 @pytest.mark.guard
 @pytest.mark.long
 def test_a_process_that_is_killed_continues_to_the_same_bits(tmp_path: Path) -> None:
-    path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
-    command = [sys.executable, "-c", SCRIPT.format(path=path)]
-    process = subprocess.Popen([*command, str(tmp_path / "run"), "0.3"])
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "latest.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    store = SnapshotStore(tmp_path / "run")
-    latest = store.latest()
-    assert latest is not None
+    latest = killed(SCRIPT, tmp_path / "run", "0.3")
     assert 0 < latest.step < 1200
     for folder in ("run", "whole"):
-        subprocess.run([*command, str(tmp_path / folder), "0"], check=True)
+        subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / folder), "0"], env=ENVIRONMENT, check=True)
     ends = [SnapshotStore(tmp_path / folder)[1200] for folder in ("run", "whole")]
     assert all(torch.equal(ends[0].params[name], ends[1].params[name]) for name in ends[0].params)
     assert not (tmp_path / "run" / "latest.safetensors").exists()

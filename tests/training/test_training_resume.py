@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from contracts.training_problems import ALL_OPTIMIZERS, classes_part, small_net
+from contracts.training_problems import ALL_OPTIMIZERS, classes_part, killed, small_net
 from ntkscope.core import Snapshot, UsageError
 from ntkscope.core.errors import DataCorrupt, DataNotFound, RecordError
 from ntkscope.training import CropFlip, SnapshotStore, StopWhen, Triangular, fit, load_snapshot, restore, save_snapshot
@@ -113,7 +108,6 @@ def test_a_store_of_another_run_is_refused(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, time
-sys.path[:0] = {path!r}
 from contracts.training_problems import classes_part, small_net
 from ntkscope.training import fit
 slow = float(sys.argv[2])
@@ -125,17 +119,7 @@ run.final()
 
 @pytest.mark.guard
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
-    command = [sys.executable, "-c", SCRIPT.format(path=path), str(tmp_path / "run")]
-    process = subprocess.Popen([*command, "0.02"])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "run" / "latest.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    store = SnapshotStore(tmp_path / "run")
-    latest = store.latest()
-    assert latest is not None
+    latest, store = killed(SCRIPT, tmp_path / "run", "0.02"), SnapshotStore(tmp_path / "run")
     assert 0 < latest.step < 120
     assert store.final_step is None
     done: list[int] = []
