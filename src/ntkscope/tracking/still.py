@@ -13,6 +13,7 @@ from torch import nn
 
 from ntkscope.core import UsageError
 from ntkscope.tangent.model.subject import quiet
+from ntkscope.training.evaluation import modes_kept
 
 
 def bare(model: Any) -> nn.Module:
@@ -45,18 +46,10 @@ def writes() -> bool:
 
 @contextlib.contextmanager
 def held_still(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Evaluation mode, no mixed precision, compiled code run as it was written; modes and random states are put back.
-
-    Flags are set directly: a module's own `train()` may do more than that, such as merging weights.
-    """
-    with quiet(device, model), contextlib.ExitStack() as stack:
-        modes = [(module, module.training) for module in model.modules()]
+    """Evaluation mode, no mixed precision, compiled code run as it was written; modes and random states are put back."""
+    with quiet(device, model), modes_kept(model), contextlib.ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        try:
-            for module, _ in modes:
-                module.training = False
-            yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
+        for module in model.modules():
+            module.training = False
+        yield

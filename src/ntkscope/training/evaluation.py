@@ -74,12 +74,19 @@ def item_weights(part: Part, weights: Weights) -> Tensor | None:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """`model` in evaluation mode; each module's own mode is restored afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Each module has its own mode again afterwards. By its flag: a module's `train()` may do more, such as merging weights."""
+    modes = [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:
-        for module, mode in modes.items():
+        for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """`model` in evaluation mode; each module's own mode is restored afterwards."""
+    with modes_kept(model):
+        model.eval()
+        yield

@@ -90,6 +90,14 @@ def phase_starts(mode: Mode, per_epoch: int) -> tuple[int, ...]:
     return tuple(starts)
 
 
+def checked_starts(model: nn.Module, mode: Mode, per_epoch: int) -> tuple[int, ...]:
+    """The step each phase starts at; a selector that selects nothing is refused before anything is trained."""
+    for phase in mode:
+        trainable(model, phase)
+        select(model, phase.reinit)
+    return phase_starts(mode, per_epoch)
+
+
 def select(model: nn.Module, selectors: Iterable[str]) -> set[str]:
     """The names of the parameters that any of `selectors` names.
 

@@ -15,9 +15,9 @@ from ntkscope.core.model.calling import call
 from ntkscope.core.progress import Progress
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
-from ntkscope.training.evaluation import evaluate
+from ntkscope.training.evaluation import evaluate, modes_kept
 from ntkscope.training.losses import objective
-from ntkscope.training.modes import phase_starts, redraw_, select, trainable
+from ntkscope.training.modes import checked_starts, redraw_, trainable
 from ntkscope.training.optimizers import forget_state, load_optimizer_state, make_optimizer, optimizer_state
 from ntkscope.training.settings import AUTOCAST, Settings, StepReport
 from ntkscope.training.snapshots import restore, take
@@ -44,10 +44,7 @@ class Run:
             raise UsageError(f"{type(model).__name__} has no parameters to train")
         self.device = next(iter(self._parameters.values())).device
         self._wanted = {name: p.requires_grad for name, p in self._parameters.items()}
-        self._starts = phase_starts(settings.phases, self.per_epoch)
-        for phase in settings.phases:  # a selector that selects nothing is reported before anything is trained
-            trainable(model, phase)
-            select(model, phase.reinit)
+        self._starts = checked_starts(model, settings.phases, self.per_epoch)
         self._optimizer = self._fresh_optimizer()
         self._base_lr = [group["lr"] for group in self._optimizer.param_groups]
         self._generator = torch.Generator(device=self.device)
@@ -249,9 +246,8 @@ class Run:
     def _training(self, forget: bool = True) -> Iterator[None]:
         """Training mode and the run's own random stream; the caller's modes, gradient flags and stream are restored. With
         `forget` gradients are dropped at the end."""
-        modes = {module: module.training for module in self.model.modules()}
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        with modes_kept(self.model), torch.random.fork_rng(devices=devices), torch.enable_grad():
             torch.set_rng_state(self._random["cpu"])
             if devices:
                 torch.cuda.set_rng_state(self._random["cuda"], self.device)
@@ -265,8 +261,6 @@ class Run:
                     self._optimizer.zero_grad(set_to_none=True)
                 for name, parameter in self._parameters.items():
                     parameter.requires_grad_(self._wanted[name])
-                for module, mode in modes.items():
-                    module.training = mode
 
     def _first_random(self) -> dict[str, Tensor]:
         seed = derive_seed(self.settings.seed, "forward")

@@ -37,7 +37,7 @@ from ntkscope.training.ensembles.recording import Recorder
 from ntkscope.training.ensembles.stacked import MemberData, each_member, evaluate_stacked, outputs_of
 from ntkscope.training.ensembles.watch import Watch
 from ntkscope.training.losses import objective
-from ntkscope.training.modes import phase_starts, redraw_, select, trainable
+from ntkscope.training.modes import checked_starts, redraw_, trainable
 from ntkscope.training.run import LOOK_EVERY
 
 _DRAWING = threading.Lock()  # networks are drawn from the global generator, one at a time
@@ -73,10 +73,7 @@ class Group:
         ends = self.validation is not None or stop is not None or how.diverged == "nan"
         self.watch = Watch(len(models), how.patience, ends, how.restore, how.min_delta)
         self.step, self.losses = 0, torch.full((len(models),), math.nan, device=self.device)
-        self._starts = phase_starts(settings.phases, self.per_epoch)
-        for phase in settings.phases:  # a selector that selects nothing is reported before anything is trained
-            trainable(self.template, phase)
-            select(self.template, phase.reinit)
+        self._starts = checked_starts(self.template, settings.phases, self.per_epoch)
         self._phase, self._learning = -1, tuple(learning)
         self._checked, self._chosen, self._finite = False, False, 0
         some = next(iter(self.params.values()))
