@@ -131,16 +131,6 @@ def test_refusals(call: object, error: type[Exception], message: str) -> None:
 
 
 @pytest.mark.guard
-@pytest.mark.parametrize("noise", ["normal", "heavy tails"])
-def test_noise_is_rejected_as_often_as_said(noise: str) -> None:
-    random = numpy_generator(0, "noise", noise)
-    draws = random.normal(size=(400, 100)) if noise == "normal" else random.standard_t(2, size=(400, 100))
-    rejected = sum(change_point(series, permutations=999, seed=k).p <= 0.05 for k, series in enumerate(draws))
-    low, high = binomial_limits()
-    assert low <= rejected <= high
-
-
-@pytest.mark.guard
 @pytest.mark.parametrize("place", [20, 50, 75])
 def test_a_step_of_three_deviations_is_located(place: int) -> None:
     random = numpy_generator(0, "step", place)
@@ -151,19 +141,6 @@ def test_a_step_of_three_deviations_is_located(place: int) -> None:
         significant += found.p <= 0.05
     assert near >= 0.95 * 400
     assert significant >= 0.99 * 400
-
-
-@pytest.mark.guard
-@pytest.mark.parametrize("increments", ["normal", "skewed"])
-def test_steady_growth_is_rejected_as_often_as_said(increments: str) -> None:
-    """Ten seeds, 200 moments, steps of one law at all moments: normal around a drift, or the long tail of an exponential."""
-    random = numpy_generator(0, "growth", increments)
-    rejected = 0
-    for k in range(400):
-        steps = random.normal(1, 1, size=(10, 200)) if increments == "normal" else random.exponential(size=(10, 200))
-        rejected += common_jump(steps.cumsum(1), window=10, permutations=499, seed=k).p <= 0.05
-    low, high = binomial_limits()
-    assert low <= rejected <= high
 
 
 @pytest.mark.guard

@@ -124,18 +124,6 @@ def test_intervals_of_few_and_of_an_unknown_kind() -> None:
         kendall([1, 2, 3], [1, 3, 2]).interval("B")
 
 
-def test_intervals_cover() -> None:
-    """Of 200 samples of 80 Gaussian pairs, the 95 % intervals hold the true τ = 2/π arcsin ρ at least 180 times."""
-    random = numpy_generator(2, "test", "cover")
-    truth = 2 / math.pi * math.asin(0.6)
-    held = 0
-    for _ in range(200):
-        a = random.normal(size=80)
-        low, high = kendall(a, 0.6 * a + 0.8 * random.normal(size=80)).interval()
-        held += low <= truth <= high
-    assert held >= 180  # binomial(200, 0.95): 180 is 3.2 standard deviations below 190
-
-
 def test_grows_no_faster_than_n_log_n() -> None:
     """From 8,000 to 64,000 items: 8 times the items, 9.8 times n log n; a quadratic count would take 64 times."""
     random = numpy_generator(3, "test", "time")
