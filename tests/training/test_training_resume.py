@@ -10,7 +10,7 @@ import torch
 
 from contracts.training_problems import ALL_OPTIMIZERS, classes_part, killed, small_net
 from ntkscope.core import Snapshot, UsageError
-from ntkscope.core.errors import DataCorrupt, DataNotFound, RecordError
+from ntkscope.core.errors import DataCorrupt, DataNotFound
 from ntkscope.training import CropFlip, SnapshotStore, StopWhen, Triangular, fit, load_snapshot, restore, save_snapshot
 
 
@@ -95,15 +95,6 @@ def test_a_store_of_a_run_that_stopped_early(tmp_path: Path) -> None:
     first = fit(small_net(), part, **settings).final()
     assert SnapshotStore(tmp_path / "run").final_step == first.step < 300
     assert same(first, fit(small_net(), part, **settings).final())
-
-
-def test_a_store_of_another_run_is_refused(tmp_path: Path) -> None:
-    part = classes_part()
-    fit(small_net(), part, lr=0.1, steps=2, store=tmp_path / "run").final()
-    with pytest.raises(RecordError, match=r"another run \(lr: '0.1' -> '0.2'\)"):
-        fit(small_net(), part, lr=0.2, steps=2, store=tmp_path / "run")
-    with pytest.raises(RecordError, match="data"):
-        fit(small_net(), classes_part(22), lr=0.1, steps=2, store=tmp_path / "run")
 
 
 SCRIPT = """
