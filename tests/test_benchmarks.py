@@ -25,22 +25,17 @@ def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_ratio_compares_neighbours_in_time() -> None:
-    from benchmarks.timing import Spread, interleaved, ratio
+    from benchmarks.timing import Spread, fewest, interleaved, ratio, still_improving
 
+    assert still_improving([5.0])
+    assert not still_improving([5.0, 4.99])
+    assert fewest({1: 2.0, 2: 1.0}) == 2
     clock = {"slow": iter([10.0, 40.0, 30.0]), "fast": iter([1.0, 2.0, 1.0])}
     seconds = interleaved({k: partial(next, ticks) for k, ticks in clock.items()}, rounds=3, say=lambda line: None)
     faster = ratio(seconds["slow"], seconds["fast"])
     assert (faster.median, faster.low, faster.high) == (20.0, 10.0, 30.0)
     with pytest.raises(ValueError, match="interleave"):
         ratio(seconds["slow"], Spread((1.0,)))
-
-
-def test_sweep_stops_when_larger_no_longer_helps() -> None:
-    from benchmarks.timing import fewest, still_improving
-
-    assert still_improving([5.0])
-    assert not still_improving([5.0, 4.99])
-    assert fewest({1: 2.0, 2: 1.0}) == 2
 
 
 @pytest.mark.parametrize("convolutional", [False, True])
@@ -251,24 +246,24 @@ def test_passes_that_stop_short_of_the_weights_leave_the_network_as_it_was() -> 
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
-def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class Idle(torch.nn.Module):
+    """A layer that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.idle, self.last = torch.nn.Linear(4, 5), torch.nn.Linear(4, 2), torch.nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x))) + 0 * self.idle(x).sum(1, keepdim=True)
+
+
+def test_tables_of_the_feature_ansatz(monkeypatch: pytest.MonkeyPatch) -> None:
     """Centred forms where initial weights are known; a layer that no output depends on says why it has no ρ."""
-    from benchmarks import machine
     from benchmarks.kernels import feature_tables
-    from benchmarks.outcome import write
-
-    class Idle(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.idle, self.last = torch.nn.Linear(4, 5), torch.nn.Linear(4, 2), torch.nn.Linear(5, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(torch.tanh(self.first(x))) + 0 * self.idle(x).sum(1, keepdim=True)
 
     def small(size: feature_tables.Size) -> feature_tables.Network:
         x = torch.randn(size.inputs, 4, generator=torch.Generator().manual_seed(0))
-        model, before = Idle().eval(), Idle().eval()
-        return feature_tables.Network(model, x, 0.5, 0.25, "made up", before)
+        return feature_tables.Network(Idle().eval(), x, 0.5, 0.25, "made up", Idle().eval())
 
     def gone(size: feature_tables.Size) -> feature_tables.Network:
         raise ns.core.errors.DataNotFound("no such data")
@@ -277,20 +272,10 @@ def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPa
     with torch.random.fork_rng(devices=[]):
         outcome = feature_tables.run(quick=True)
     assert [check.holds for check in outcome.checks] == [True, None]
-    (found,) = outcome.details["tables"]
-    layers = {layer["layer"]: layer for layer in found["layers"]}
-    first, idle = layers["first"], layers["idle"]
-    assert layers["last"]["centred"]["weights"] is not None
+    layers = {layer["layer"]: layer for layer in outcome.details["tables"][0]["layers"]}
     assert layers["last"]["centred"]["both"] is None  # its tangents are the outputs', trained or not
-    assert "its K is zero" in idle["undefined"]
-    assert set(first["centred"]) == set(feature_tables.CENTRINGS)
-    assert first["control"]["low"] <= first["control"]["mean"] <= first["control"]["high"]
-    record = write("feature_tables", outcome, machine.describe(), 1.0, tmp_path)
-    feature_tables.main(record, tmp_path / "page.md")
-    text = (tmp_path / "page.md").read_text()
-    assert f"| `first` | 5 × 4 | 1 | {first['rho']:.3f} |" in text
-    assert "| `idle` | 2 × 4 | 1 | undefined |" in text
-    assert "## Gone" not in text
+    assert "its K is zero" in layers["idle"]["undefined"]
+    assert set(layers["first"]["centred"]) == set(feature_tables.CENTRINGS)
 
 
 def test_the_page_of_the_feature_ansatz_is_that_of_its_record() -> None:

@@ -194,33 +194,22 @@ def test_an_option_of_the_optimizer_and_of_a_loss(tmp_path: Path) -> None:
     refused("fit", tmp_path / "run", made(), **base, loss=smooth)
 
 
-def test_a_loss_that_answers_differently_is_noticed(tmp_path: Path) -> None:
-    """The network's outputs are the same; the first update, repeated, is not."""
+@pytest.mark.parametrize("measure", [False, True])
+def test_a_loss_that_answers_differently_is_noticed(tmp_path: Path, measure: bool) -> None:
+    """The network's outputs are the same; the first update, repeated, is not, or a snapshot's metrics are not."""
     number = tmp_path / "number"
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return quadratic(outputs, targets) * float(number.read_text())
+        read = torch.is_grad_enabled() != measure  # where it is measured, updates stay as they were
+        return quadratic(outputs, targets) * (float(number.read_text()) if read else 1.0)
 
     number.write_text("1.0")
-    trained(made(), inputs(), tmp_path / "run", loss=loss, measure=False)
-    number.write_text("1.0000001")
-    text = refused("fit", tmp_path / "run", made(), loss=loss, measure=False)
-    assert "its first update, repeated, gives other parameters" in text
+    trained(made(), inputs(), tmp_path / "run", loss=loss, measure=measure)
+    number.write_text("1.1" if measure else "1.0000001")
+    text = refused("fit", tmp_path / "run", made(), loss=loss, measure=measure)
+    assert ("computed again, is" if measure else "its first update, repeated, gives other parameters") in text
     number.write_text("1.0")
-    trained(made(), inputs(), tmp_path / "run", loss=loss, measure=False)
-
-
-def test_the_metrics_of_a_snapshot_are_computed_again(tmp_path: Path) -> None:
-    number = tmp_path / "number"
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        factor = 1.0 if torch.is_grad_enabled() else float(number.read_text())
-        return quadratic(outputs, targets) * factor
-
-    number.write_text("1.0")
-    trained(made(), inputs(), tmp_path / "run", loss=loss)
-    number.write_text("1.1")
-    assert "computed again, is" in refused("fit", tmp_path / "run", made(), loss=loss)
+    trained(made(), inputs(), tmp_path / "run", loss=loss, measure=measure)
 
 
 def test_a_network_with_sparse_gradients_resumes(tmp_path: Path) -> None:
@@ -326,25 +315,19 @@ def test_a_function_that_answers_differently_is_noticed(tmp_path: Path) -> None:
 # -- behaviour -----------------------------------------------------------------------------------------------------------------
 
 
-def assert_noticed(kind: str, tmp_path: Path, numbers: tuple[str, str]) -> None:
-    number, folder = tmp_path / "number", tmp_path / "k"
-    number.write_text(numbers[0])
-    STORES[kind].call(Reading(number), items(kind), folder)
-    number.write_text(numbers[1])
-    assert "answers differently" in refused(kind, folder, Reading(number))
-    number.write_text(numbers[0])
-    STORES[kind].call(Reading(number), items(kind), folder)
-
-
-@pytest.mark.guard
-@pytest.mark.parametrize("kind", STORES)
-def test_a_network_that_answers_differently_is_noticed(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [("trntk0", "1.0000001"), *(pytest.param(kind, "1.5", marks=pytest.mark.guard) for kind in STORES)],
+)
+def test_a_network_that_answers_differently_is_noticed(kind: str, other: str, tmp_path: Path) -> None:
     """Structure, code and numbers are the same; a file it reads is not."""
-    assert_noticed(kind, tmp_path, ("1.0", "1.5"))
-
-
-def test_a_network_that_answers_differently_is_noticed_by_a_kernel_store(tmp_path: Path) -> None:
-    assert_noticed("trntk0", tmp_path, ("1.0", "1.0000001"))
+    number, folder = tmp_path / "number", tmp_path / "k"
+    number.write_text("1.0")
+    STORES[kind].call(Reading(number), items(kind), folder)
+    number.write_text(other)
+    assert "answers differently" in refused(kind, folder, Reading(number))
+    number.write_text("1.0")
+    STORES[kind].call(Reading(number), items(kind), folder)
 
 
 @pytest.mark.parametrize("kind", ["trntk0", "proj-trntk"])

@@ -24,15 +24,9 @@ WHOLE: tuple[Any, ...] = (GONE, None, 0, -1, "8", [], True, 2.0, 1 << 60, 10**40
 TEXT: tuple[Any, ...] = (3, [], {}, True)
 MAPPING: tuple[Any, ...] = (GONE, None, 3, [], "x")
 ANSWERS: tuple[Any, ...] = (
-    3,
-    "x",
-    [],
-    {},
-    {"items": 3},
-    {"items": [0], "values": ["zz"], "dtype": "float32", "machine": "a"},
-    {"items": ["a"], "values": [], "dtype": "", "machine": ""},
-    {"items": [0], "values": [3], "dtype": 1, "machine": 2},
-)
+    3, "x", [], {}, {"items": 3}, {"items": [0], "values": ["zz"], "dtype": "float32", "machine": "a"},
+    {"items": ["a"], "values": [], "dtype": "", "machine": ""}, {"items": [0], "values": [3], "dtype": 1, "machine": 2},
+)  # fmt: skip
 SHARED = {
     "kind": (GONE, None, 3, "", "somebody else's"),
     "schema": (GONE, None, 0, 1, 3, 99, "2", True, 2.5, 10**400),
@@ -123,10 +117,6 @@ def changed(place: Path, path: str, new: Any) -> None:
     attributes = put(document["attributes"], path, new)
     attributes[CHECKED] = attributes_checksum(attributes)
     (place / "zarr.json").write_text(json.dumps({**document, "attributes": attributes}))
-
-
-def test_the_tables_are_long() -> None:
-    assert sum(map(len, KERNEL.values())) + sum(map(len, FEATURES.values())) >= 150
 
 
 @pytest.mark.parametrize(("kind", "path"), [("kernel", p) for p in KERNEL] + [("features", p) for p in FEATURES])

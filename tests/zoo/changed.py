@@ -259,31 +259,14 @@ def relu_in_place_first() -> Made:
     return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(D, 5), nn.ReLU(inplace=True), head(5)), torch.randn(6, D)
 
 
-def _draw_torch() -> None:
-    torch.rand(3)
-
-
-def _draw_numpy() -> None:
-    np.random.rand(3)  # noqa: NPY002
-
-
-def _draw_python() -> None:
-    random.random()
-
-
-def _set_seed() -> None:
-    torch.manual_seed(5)
-
-
-def _set_dtype() -> None:
-    torch.set_default_dtype(torch.float64)
-
-
-def _set_threads() -> None:
-    torch.set_num_threads(2)
-
-
-MOVES = named(_draw_torch, _draw_numpy, _draw_python, _set_seed, _set_dtype, _set_threads)
+MOVES: dict[str, Any] = {
+    "draw_torch": lambda: torch.rand(3),
+    "draw_numpy": lambda: np.random.rand(3),  # noqa: NPY002
+    "draw_python": lambda: random.random(),
+    "set_seed": lambda: torch.manual_seed(5),
+    "set_dtype": lambda: torch.set_default_dtype(torch.float64),
+    "set_threads": lambda: torch.set_num_threads(2),
+}
 
 
 @either("the forward pass moves a state of the process that the outputs do not use", each=MOVES)
