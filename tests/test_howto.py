@@ -209,26 +209,21 @@ def test_an_xray_computes_and_shows_what_was_added(extended: Path, tmp_path: Pat
     call(extended, "-c", XRAY, str(tmp_path / "xray"))
 
 
+def passes(copy: Path, *tests: str) -> None:
+    said = call(copy, "-m", "pytest", "-q", "-x", *tests)
+    assert re.search(r"\d+ passed", said), said
+    assert "failed" not in said
+
+
 @pytest.mark.guard
-def test_the_registries_of_the_copy_are_whole(extended: Path) -> None:
+def test_all_inherited_tests_pass_and_the_registries_are_whole(extended: Path) -> None:
     """No orphan, and a contract class for everything, what the pages added included."""
-    call(
-        extended,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "tests/test_orphans.py",
-        "tests/test_contracts.py",
-        "papers/tests/test_complete.py",
-    )
+    added = sorted({block.place for page in PAGES for block in files(page) if block.place and "tests/" in block.place})
+    passes(extended, *added, "tests/test_orphans.py", "tests/test_contracts.py", "papers/tests/test_complete.py")
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES)
 def test_the_inherited_tests_pass_in_a_copy(page: str, tmp_path: Path) -> None:
-    tests = write(tmp_path / "project", [page])
-    said = call(tmp_path / "project", "-m", "pytest", "-q", "-x", *tests)
-    passed = re.search(r"(\d+) passed", said)
-    assert passed, said
-    assert "failed" not in said
+    """Each page alone, too."""
+    passes(tmp_path / "project", *write(tmp_path / "project", [page]))

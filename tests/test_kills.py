@@ -31,16 +31,16 @@ def finish(name: str, folder: Path) -> str:
     return Path(f"{folder}.answer").read_text()
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGKILL, id="kill"), pytest.param(signal.SIGINT, id="interrupt")]
-)
+GUARD = [pytest.param(3, signal.SIGKILL, marks=pytest.mark.guard, id="3-kill")]
+NIGHTLY = [
+    pytest.param(12, number, marks=pytest.mark.nightly, id=f"12-{name}")
+    for name, number in (("kill", signal.SIGKILL), ("interrupt", signal.SIGINT))
+]
+
+
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize(
-    "kills", [pytest.param(3, marks=pytest.mark.guard), pytest.param(12, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("kills", "number"), [*GUARD, *NIGHTLY])
 def test_a_killed_run_comes_to_the_same(tmp_path: Path, name: str, kills: int, number: int) -> None:
-    if number == signal.SIGINT and kills == 3 and name != "xray":
-        pytest.skip("interrupts of the others run nightly")
     draw = random.Random(kills)
     finish(name, tmp_path / "first")  # what is imported and compiled once
     began = time.monotonic()
