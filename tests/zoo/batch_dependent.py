@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, family, free
+from zoo.case import Made, Net, family, free, mixed, shared
 
 FAMILY = "batch-dependent or random"
 exact, refused, either = family(FAMILY)
@@ -23,18 +23,9 @@ def net(run: Callable[..., Any], **parts: Any) -> Net:
 
 
 # -- neighbours ----------------------------------------------------------------------------------------------------
-def mixed(mix: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """head(mix(h, x)) with the hidden states h."""
-    return lambda m, x: m.head(mix(m.a(x), x))
-
-
 def copied(h: Tensor) -> Tensor:
     """Zero, with the gradient of the batch mean: the outputs do not show it, the gradients do."""
     return h.mean(0) - h.mean(0).detach()
-
-
-def shared(h: Tensor, special: Tensor) -> Tensor:
-    return special[:, None] * h[special].mean(0) if int(special.sum()) > 1 else torch.zeros_like(h)
 
 
 NEIGHBOURS = {

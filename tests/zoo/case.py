@@ -125,6 +125,16 @@ def named(*functions: Callable[..., Any]) -> dict[str, Any]:
     return {function.__name__.strip("_"): function for function in functions}
 
 
+def mixed(mix: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """A forward pass: head(mix(h, x)) with the hidden states h = a(x)."""
+    return lambda m, x: m.head(mix(m.a(x), x))
+
+
+def shared(h: Tensor, special: Tensor) -> Tensor:
+    """The mean of the special samples, for each of them, where there are several."""
+    return special[:, None] * h[special].mean(0) if int(special.sum()) > 1 else torch.zeros_like(h)
+
+
 def free(*shape: int, scale: float = 1.0) -> nn.Parameter:
     """A parameter drawn from the current random state."""
     return nn.Parameter(scale * torch.randn(*shape))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.case import Made, Net, Smallest, family, free, named
+from zoo.case import Made, Net, Smallest, family, free, mixed, named, shared
 
 FAMILY = "deep"
 exact, refused, either = family(FAMILY)
@@ -32,31 +32,22 @@ def _hidden_pair(m: Any, x: Tensor) -> Tensor:
     return m.head((h + marked[:, None] * (mean - mean.detach())).tanh())
 
 
-def _hidden_all(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x)
-    total = h.sum(0)
-    return m.head((h + 0.1 * (total - total.detach())).tanh())
-
-
-def _hidden_neighbour(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x)
-    other = h.roll(1, 0)
-    return m.head((h + 0.3 * (other - other.detach())).tanh())
-
-
 def _hidden_in_head(m: Any, x: Tensor) -> Tensor:
     out = m.head(m.a(x).tanh())
-    mean = out.mean(0)
-    return out + (mean - mean.detach())
+    return out + ghost(out.mean(0))
 
 
-def _hidden_far(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x)
-    other = h.roll(len(x) // 2, 0) if len(x) > 16 else h
-    return m.head((h + 0.3 * (other - other.detach())).tanh())
+def ghost(value: Tensor) -> Tensor:
+    """Zero, with a gradient."""
+    return value - value.detach()
 
 
-HIDDEN = named(_hidden_pair, _hidden_all, _hidden_neighbour, _hidden_in_head, _hidden_far)
+HIDDEN = {
+    **named(_hidden_pair, _hidden_in_head),
+    "hidden_all": mixed(lambda h, x: (h + 0.1 * ghost(h.sum(0))).tanh()),
+    "hidden_neighbour": mixed(lambda h, x: (h + 0.3 * ghost(h.roll(1, 0))).tanh()),
+    "hidden_far": mixed(lambda h, x: (h + 0.3 * ghost(h.roll(len(x) // 2, 0) if len(x) > 16 else h)).tanh()),
+}
 
 
 @either("gradients cross samples, outputs do not show it", each=HIDDEN)
@@ -105,13 +96,6 @@ def gradients_cross_one_output(n: int, i: int, j: int) -> Made:
 
 
 # -- outputs that mix in one pair only -----------------------------------------------------------------------------
-def _mixed_pair(m: Any, x: Tensor) -> Tensor:
-    h, marked = m.a(x), x[:, 0] > 3
-    if int(marked.sum()) > 1:
-        h = h + 0.1 * marked[:, None] * h[marked].mean(0)
-    return m.head(h.tanh())
-
-
 def _equal_merge(m: Any, x: Tensor) -> Tensor:
     close = (torch.cdist(x, x) < 0.05).to(x)  # samples close to each other share their states
     return m.head(((close @ m.a(x)) / close.sum(1, keepdim=True)).tanh())
@@ -122,12 +106,11 @@ def _last_leaks(m: Any, x: Tensor) -> Tensor:
     return m.head(torch.cat([h[:-1], h[-1:] + 0.1 * h[:1]]).tanh()) if len(x) > 1 else m.head(h.tanh() + 0)
 
 
-def _large_batches(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x)
-    return m.head((h + (0.05 * h.mean(0) if len(x) > 8 else 0)).tanh())
-
-
-MIXED = named(_mixed_pair, _equal_merge, _last_leaks, _large_batches)
+MIXED = {
+    **named(_equal_merge, _last_leaks),
+    "mixed_pair": mixed(lambda h, x: (h + 0.1 * shared(h, x[:, 0] > 3)).tanh()),
+    "large_batches": mixed(lambda h, x: (h + (0.05 * h.mean(0) if len(x) > 8 else 0)).tanh()),
+}
 
 
 @refused("two of many samples mix", each=MIXED)
@@ -227,27 +210,14 @@ def small_unseen_share(run: Callable[..., Any]) -> Made:
 
 
 # -- an attribute that decides ------------------------------------------------------------------------------------
-def _grad_mode(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
-    return m.head(h if torch.is_grad_enabled() else h * 1.5)
-
-
-def _requires_grad(m: Any, x: Tensor) -> Tensor:
-    h = m.a(x).tanh()
-    return m.head(h if h.requires_grad else 0 * h)
-
-
-def _function_mode(m: Any, x: Tensor) -> Tensor:
-    watched = torch._C._len_torch_function_stack()
-    return m.head(m.a(x).tanh() if watched == 0 else m.b(x))
-
-
 DECIDES = {
-    **named(_grad_mode, _requires_grad, _function_mode),
+    "grad_mode": mixed(lambda h, x: h.tanh() if torch.is_grad_enabled() else h.tanh() * 1.5),
+    "requires_grad": mixed(lambda h, x: h.tanh() if h.requires_grad else 0 * h.tanh()),
     "identity_of_weight": lambda m, x: m.head(m.a(x).tanh() if isinstance(m.a.weight, nn.Parameter) else x),
     "is_leaf": lambda m, x: m.head(m.a(x).tanh() * (1.0 if m.a.weight.is_leaf else 2.0)),
     "same_object": lambda m, x: m.head(m.a(x).tanh() if m.__dict__["mine"] == id(m.a.weight) else x),
     "in_state_dict": lambda m, x: m.head(m.a(x).tanh()) * len(list(m.parameters())),
+    "function_mode": lambda m, x: m.head(m.a(x).tanh() if torch._C._len_torch_function_stack() == 0 else m.b(x)),
 }
 
 
