@@ -20,10 +20,6 @@ def blocks(count: int = 3) -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(D, D), nn.Tanh()) for _ in range(count)))
 
 
-def _one(m: Any, x: Tensor, reentrant: bool) -> Tensor:
-    return m.head(checkpoint(m.body, m.first(x), use_reentrant=reentrant))
-
-
 def _each(m: Any, x: Tensor, reentrant: bool) -> Tensor:
     h = m.first(x)
     for block in m.body:
@@ -38,27 +34,11 @@ def _nested(m: Any, x: Tensor, reentrant: bool) -> Tensor:
     return m.head(checkpoint(inner, m.first(x), use_reentrant=reentrant))
 
 
-def _everything(m: Any, x: Tensor, reentrant: bool) -> Tensor:
-    return checkpoint(lambda z: m.head(m.body(m.first(z))), x, use_reentrant=reentrant)
-
-
-def _sequential(m: Any, x: Tensor, reentrant: bool) -> Tensor:
-    return m.head(checkpoint_sequential(m.body, 2, m.first(x), use_reentrant=reentrant))
-
-
-def _head_too(m: Any, x: Tensor, reentrant: bool) -> Tensor:
-    return checkpoint(m.head, m.body(m.first(x)), use_reentrant=reentrant)
-
-
 def _shared(m: Any, x: Tensor, reentrant: bool) -> Tensor:
     h = m.first(x)
     for _ in range(2):
         h = checkpoint(m.body[0], h, use_reentrant=reentrant) + m.body[0](h)
     return m.head(h)
-
-
-def _bare_parameter(m: Any, x: Tensor, reentrant: bool) -> Tensor:
-    return m.head(checkpoint(lambda h: (h @ m.w).tanh(), m.first(x), use_reentrant=reentrant))
 
 
 def _written_slot(m: Any, x: Tensor, reentrant: bool) -> Tensor:
@@ -70,32 +50,25 @@ def _written_slot(m: Any, x: Tensor, reentrant: bool) -> Tensor:
     return m.head(checkpoint(part, m.first(x), use_reentrant=reentrant))
 
 
-def _keywords(m: Any, x: Tensor, reentrant: bool) -> Tensor:
-    return m.head(checkpoint(lambda a, b: m.body(a) * b.tanh(), m.first(x), m.first(x), use_reentrant=reentrant))
-
-
-def _no_gradient_inputs(m: Any, x: Tensor, reentrant: bool) -> Tensor:
-    return m.head(checkpoint(m.body, x, use_reentrant=reentrant))
-
-
 def build(run: Callable[..., Tensor], reentrant: bool) -> Made:
     forward = lambda m, x: run(m, x, reentrant)  # noqa: E731
     return Net(forward, first=nn.Linear(D, D), body=blocks(), w=free(D, D), head=nn.Linear(D, 3)), torch.randn(N, D)
 
 
-EACH = named(
-    _one,
-    _each,
-    _nested,
-    _everything,
-    _sequential,
-    _head_too,
-    _shared,
-    _bare_parameter,
-    _written_slot,
-    _keywords,
-    _no_gradient_inputs,
-)
+EACH = {
+    **named(_each, _nested, _shared, _written_slot),
+    "one": lambda m, x, reentrant: m.head(checkpoint(m.body, m.first(x), use_reentrant=reentrant)),
+    "everything": lambda m, x, reentrant: checkpoint(lambda z: m.head(m.body(m.first(z))), x, use_reentrant=reentrant),
+    "sequential": lambda m, x, reentrant: m.head(checkpoint_sequential(m.body, 2, m.first(x), use_reentrant=reentrant)),
+    "head_too": lambda m, x, reentrant: checkpoint(m.head, m.body(m.first(x)), use_reentrant=reentrant),
+    "bare_parameter": lambda m, x, reentrant: m.head(
+        checkpoint(lambda h: (h @ m.w).tanh(), m.first(x), use_reentrant=reentrant)
+    ),
+    "keywords": lambda m, x, reentrant: m.head(
+        checkpoint(lambda a, b: m.body(a) * b.tanh(), m.first(x), m.first(x), use_reentrant=reentrant)
+    ),
+    "no_gradient_inputs": lambda m, x, reentrant: m.head(checkpoint(m.body, x, use_reentrant=reentrant)),
+}
 
 
 @exact("activations recomputed without re-entry", each=EACH)
