@@ -97,13 +97,8 @@ def run(folder: Path, *words: str, seconds: int = 90) -> tuple[ns.Record, str]:
     return ns.Record.open(folder / "x"), done.stdout
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param("theirs:Classifier", marks=pytest.mark.guard),
-        pytest.param("theirs:network", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", ["theirs:Classifier", "theirs:network"])
 def test_a_lightning_checkpoint_and_its_data_module(tmp_path: Path, model: str) -> None:
     pytest.importorskip("lightning")
     (tmp_path / "theirs.py").write_text(LIGHTNING)
