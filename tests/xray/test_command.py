@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import ntkscope as ns
-from ntkscope.cli import main
 from ntkscope.cli._common import stoppable
 from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
 from ntkscope.cli.demo import demo_folder
@@ -32,34 +33,39 @@ def data():
 
 
 @pytest.mark.guard
-def test_a_network_and_data_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_and_data_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.delitem(sys.modules, "mine", raising=False)  # another test may have had one
-    monkeypatch.chdir(tmp_path)
-    ns.models.save_weights(imported("mine:network", "model")(width=6), tmp_path / "w.safetensors")
-    words = "xray --model mine:network --model-option width=6 --weights w.safetensors --initial-weights w.safetensors"
-    words += " --data mine:data --out x --time 5m --memory 1GiB --kernels ck,em --device cpu --untrained"
+    sys.path.insert(0, str(tmp_path))
+    try:
+        network = __import__("mine").network(width=6)
+    finally:
+        sys.path.remove(str(tmp_path))
+    ns.models.save_weights(network, tmp_path / "w.safetensors")
+    command = [sys.executable, "-m", "ntkscope", "xray", "--model", "mine:network", "--model-option", "width=6"]
+    command += ["--weights", "w.safetensors", "--initial-weights", "w.safetensors", "--data", "mine:data"]
+    command += ["--out", "x", "--time", "5m", "--memory", "1GiB", "--kernels", "ck,em", "--device", "cpu"]
+    command += ["--untrained"]
 
-    def run(*more: str) -> int:
-        with pytest.raises(SystemExit) as left:
-            main([*words.split(), *more])
-        return int(left.value.code or 0)
+    def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+        own = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=own)
 
-    assert run() == 0
-    said = capsys.readouterr().out
-    assert "expected: about" in said
-    assert "verdict: not enough evidence" in said  # the weights before are the weights after
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    assert "expected: about" in done.stdout
+    assert "verdict: not enough evidence" in done.stdout  # the weights before are the weights after
     record = ns.Record.open(tmp_path / "x")
     assert list(record.metrics["data"]["classes"]) == ["no <b>", "yes"]
     kernels = [row["kernel"] for row in record.metrics["section:surrogates"]["data"]["table"]]
     assert list(dict.fromkeys(kernels)) == ["trntk", "trntk0", "ck", "em"]
-    assert "no <b>" not in (tmp_path / "x" / "page.html").read_text()
+    page = (tmp_path / "x" / "page.html").read_text()
+    assert "no <b>" not in page
     before = (tmp_path / "x" / "record.json").read_bytes()
-    assert run("--model-option", "remark=1") == 2  # an option the network does not show
-    assert "another config (options.model remark: (absent) -> '1')" in " ".join(capsys.readouterr().err.split())
-    assert run() == 0
+    other = run([*command, "--model-option", "remark=1"])  # an option the network does not show
+    assert other.returncode == 2
+    assert "another config (options.model remark: (absent) -> '1')" in " ".join(other.stderr.split())
+    assert run(command).returncode == 0  # in another process the same
     assert (tmp_path / "x" / "record.json").read_bytes() == before
 
 
