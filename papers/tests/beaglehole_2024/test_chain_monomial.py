@@ -56,6 +56,12 @@ def test_the_rank_of_the_egop_is_two_less_where_four_divides_r(tmp_path: Path) -
     assert not READINGS["egop-chain"](ChainMonomial(), other).holds
 
 
+def test_laws_of_the_correlation(tmp_path: Path) -> None:
+    config = ChainMonomial()
+    record = record_of(tmp_path, **{"definitions/correlation": config.laws_of_correlation(run_of(config, seed=1))})
+    assert READINGS["rho-def"](config, record).holds
+
+
 @pytest.mark.parametrize(("drawn", "holds"), [(0.04, True), (0.2, False)])
 def test_the_scale_is_a_variance(tmp_path: Path, drawn: float, holds: bool) -> None:
     config = ChainMonomial(items=10, dimension=8, width=30, seeds=2, scale=drawn if holds else drawn**2)

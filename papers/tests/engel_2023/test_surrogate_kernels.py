@@ -11,6 +11,7 @@ import torch
 
 import ntkscope as ns
 from contracts.experiment import ExperimentContract, made_record, run_of
+from ntkscope.core import UsageError
 from ntkscope.machines import KernelPair
 from ntkscope_papers.engel_2023 import kernel_pairs as pairs_module
 from ntkscope_papers.engel_2023.kernel_pairs import SIX, kernel_pairs
@@ -48,6 +49,11 @@ def test_trace_kernels_share_one_run() -> None:
     assert both["trntk"].seconds == both["trntk0"].seconds
     scaled = both["trntk0"].train.dense() * both["trntk0"].scale
     torch.testing.assert_close(scaled, ns.kernel("trntk0", model, x).dense())
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"got the kernels entk; expected some of trntk"):
+        next(kernel_pairs(["entk"], torch.nn.Linear(1, 1), torch.ones(1, 1), torch.ones(1, 1)))
 
 
 class Untrained(SurrogateKernels):
