@@ -1,4 +1,4 @@
-"""The IDX reader against files that are whole, cut short, too long, or of another kind."""
+"""The IDX reader against files that are whole, cut short or changed; other kinds of file are in `tests/doors`."""
 
 from __future__ import annotations
 
@@ -43,43 +43,6 @@ def test_truncated_names_expected_and_found_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(idx_bytes(ARRAY)[:-5])
     with pytest.raises(DataCorrupt, match=r"found 35 bytes, expected 40 for the shape \(2, 3, 4\).*truncated"):
-        read_idx(path, 3)
-
-
-def test_truncated_gzip_names_expected_and_found_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "x.gz"
-    array = np.random.default_rng(0).integers(0, 256, (2000, 28, 28), np.uint8)
-    path.write_bytes(gzip.compress(idx_bytes(array), 1)[:-1000])
-    with pytest.raises(DataCorrupt, match=r"found [\d,]+ bytes \(EOFError.*expected 1,568,016.*truncated: fetch it"):
-        read_idx(path, 3)
-
-
-def test_too_long(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(idx_bytes(ARRAY) + b"\0")
-    with pytest.raises(DataCorrupt, match=r"found 41 bytes, expected 40.*too long"):
-        read_idx(path, 3)
-
-
-def test_shorter_than_a_header(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"\0\0\x08")
-    with pytest.raises(DataCorrupt, match=r"found 3 bytes, expected at least the 16 of an IDX header with 3 axes"):
-        read_idx(path, 3)
-
-
-@pytest.mark.parametrize("start", [b"\0\0\x08\x01", b"\0\0\x0d\x03", b"\x1f\x8b\x08\x03", b"\x01\0\x08\x03"])
-def test_other_kinds_of_file(tmp_path: Path, start: bytes) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(start + idx_bytes(ARRAY)[4:])
-    with pytest.raises(DataCorrupt, match=rf"starts with {start.hex(' ')}, expected 00 00 08 03"):
-        read_idx(path, 3)
-
-
-def test_header_that_claims_terabytes(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"\0\0\x08\x03" + b"\xff" * 12 + b"\0" * 10)
-    with pytest.raises(DataCorrupt, match="truncated"):
         read_idx(path, 3)
 
 

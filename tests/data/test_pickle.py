@@ -136,11 +136,6 @@ def test_stand_ins_cannot_be_changed_or_called(program: bytes) -> None:
     assert _pickle.loads(b"c_codecs\nencode\n(Vabc\nVlatin1\ntR.") == b"abc"
 
 
-def test_object_array_is_refused_with_its_reason() -> None:
-    with pytest.raises(UnsafeData, match=r"array of type 'O8'"):
-        _pickle.loads(pickle.dumps(np.array([None, {}], dtype=object), protocol=2))
-
-
 def test_raw_bytes_must_fill_the_shape() -> None:
     whole = python2_batch([1, 2], np.zeros((2, 3072), np.uint8))
     assert whole.count(struct.pack("<i", 3072)) == 1
@@ -198,12 +193,6 @@ def test_damaged_batches_never_get_past_our_errors(data: st.DataObject) -> None:
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(UnsafeData, DataCorrupt):
         _pickle.loads(bytes(content))
-
-
-def test_truncated() -> None:
-    whole = python2_batch([1, 2], np.zeros((2, 3072), np.uint8))
-    with pytest.raises(DataCorrupt, match=r"not a complete pickle \(5,000 bytes; .*fetch it again"):
-        _pickle.loads(whole[:5000])
 
 
 def test_shared_and_cyclic_structures_end() -> None:

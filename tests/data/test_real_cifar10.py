@@ -24,17 +24,9 @@ from contracts.real_data import (
     write_cifar_binary,
     write_cifar_pickles,
 )
-from ntkscope.core import Split, UsageError
+from ntkscope.core import Split
 from ntkscope.core.errors import DataCorrupt, DataNotFound, UnsafeData
 from ntkscope.data import cifar10
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
 
 
 def load(root: Path, **options: object) -> Split:
@@ -87,12 +79,9 @@ def test_missing_names_every_place_and_the_remedy(root: Path) -> None:
     assert "labels.npz of the mosaic layout" in message
     assert f"{root / 'cifar-10-batches-py'} (no such folder)" in message
     assert f"{root} (holds none of its files)" in message
-    assert str(root.parent / "cache" / "ntkscope" / "cifar-10-batches-bin") in message
     assert "cifar-10-python.tar.gz" in message
     with pytest.raises(DataNotFound, match=r"CIFAR-10 \(binary\) was not found"):
         load(root, format="binary")
-    with pytest.raises(UsageError, match=r"got format='zip'; expected one of 'auto', 'mosaic', 'binary', 'pickle'"):
-        load(root, format="zip")
 
 
 def test_malicious_batch_is_refused_and_leaves_no_trace(root: Path) -> None:
@@ -169,12 +158,9 @@ class TestMosaics:
         folder.mkdir()
         for name in ("test", *(f"train_{k}" for k in range(1, 6))):
             shutil.copy(picture[1], folder / f"{name}.webp")
-        self.write_labels(folder)
-        return folder
-
-    def write_labels(self, folder: Path, **changes: np.ndarray) -> None:
         labels = (np.arange(50_000) % 10).astype(np.uint8)
-        np.savez(folder / "labels.npz", **{"train": labels, "test": labels[:10_000], **changes})
+        np.savez(folder / "labels.npz", train=labels, test=labels[:10_000])
+        return folder
 
     def test_reads_them(self, folder: Path, picture: tuple[np.ndarray, Path]) -> None:
         records = cifar10.LAYOUTS["mosaic"].read(folder, "data_batch_3")
@@ -189,24 +175,9 @@ class TestMosaics:
         path.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(DataCorrupt, match=rf"train_2\.webp: {len(whole) // 2:,} bytes are not a complete WebP"):
             cifar10.LAYOUTS["mosaic"].read(folder, "data_batch_2")
-        path.write_bytes(b"no picture")
-        with pytest.raises(DataCorrupt, match=r"train_2\.webp: 10 bytes are not a complete WebP"):
-            cifar10.LAYOUTS["mosaic"].read(folder, "data_batch_2")
         Image.new("RGB", (3200, 3199)).save(path, lossless=True, method=0)
         with pytest.raises(DataCorrupt, match=r"the mosaic is 3200x3199 pixels, expected 3200x3200"):
             cifar10.LAYOUTS["mosaic"].read(folder, "data_batch_2")
-
-    def test_labels_of_other_shape_or_range(self, folder: Path) -> None:
-        read = cifar10.LAYOUTS["mosaic"].read
-        self.write_labels(folder, test=np.zeros(9_999, np.uint8))
-        with pytest.raises(DataCorrupt, match=r"array 'test' is uint8\(9999,\), expected uint8\(10000,\)"):
-            read(folder, "test_batch")
-        self.write_labels(folder, test=np.full(10_000, 10, np.uint8))
-        with pytest.raises(DataCorrupt, match=r"labels\.npz \(test\): label 10 at place 0 \(10,000 such\)"):
-            read(folder, "test_batch")
-        self.write_labels(folder, train=np.array([None] * 50_000, dtype=object))
-        with pytest.raises(DataCorrupt, match=r"array 'train' is object"):
-            read(folder, "test_batch")
 
 
 class TestSmallCifar10(DatasetContract):
@@ -267,20 +238,6 @@ class TestTheRealMosaics:
         assert torch.bincount(split.test.y).tolist() == [1000] * 10
         assert split.train.x.mean(dim=(0, 2, 3)).abs().max() < 1e-3  # the constants have four digits
         assert (split.train.x.std(dim=(0, 2, 3)) - 1).abs().max() < 1e-3
-
-    @pytest.mark.guard
-    def test_binary_and_mosaic_have_one_fingerprint(self, official: Path) -> None:
-        options = {"max_train": 3000, "max_test": 500}
-        mosaic = ntkscope.data.load("cifar2", root=str(data_root()), format="mosaic", **options)
-        binary = ntkscope.data.load("cifar2", root=str(official), format="binary", **options)
-        assert mosaic.fingerprint == binary.fingerprint
-        assert mosaic.classes == ("airplane", "automobile")
-        assert torch.bincount(mosaic.train.y).tolist() == [1500, 1500]
-
-    def test_pickled_test_batch_is_the_same(self, records: dict[str, np.ndarray], tmp_path: Path) -> None:
-        folder = tmp_path / "cifar-10-batches-py"
-        write_cifar_pickles(folder, {"test_batch": records["test_batch"]})
-        assert np.array_equal(cifar10.LAYOUTS["pickle"].read(folder, "test_batch"), records["test_batch"])
 
     @pytest.mark.nightly
     def test_all_three_layouts_have_one_fingerprint(

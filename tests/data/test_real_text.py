@@ -11,17 +11,8 @@ import torch
 import ntkscope.data
 from contracts.dataset import DatasetContract, given
 from contracts.real_data import data_root, needs_data
-from ntkscope.core import Split, UsageError
-from ntkscope.core.errors import DataCorrupt, DataNotFound
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
-
+from ntkscope.core import Split
+from ntkscope.core.errors import DataCorrupt
 
 COLA_FILES = ("in_domain_train.tsv", "in_domain_dev.tsv", "out_of_domain_dev.tsv")
 
@@ -189,33 +180,3 @@ def test_damaged_sentiment140(root: Path, train: bytes | None, manual: bytes | N
     write_sentiment(root / "sentiment140", train, manual)
     with pytest.raises(DataCorrupt, match=message):
         ntkscope.data.load("sentiment140", root=str(root), verify=False)
-
-
-def test_truncated_gzip(root: Path) -> None:
-    write_sentiment(root / "sentiment140")
-    path = root / "sentiment140" / "train_sample_20k.tsv.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataCorrupt, match=r"train_sample_20k\.tsv\.gz: reading stopped after \d+ bytes \(EOFError"):
-        ntkscope.data.load("sentiment140", root=str(root), verify=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "remedy"),
-    [
-        ("cola", "in_domain_train.tsv, in_domain_dev.tsv, out_of_domain_dev.tsv", "cola_public_1.1.zip"),
-        ("sentiment140", "testdata.manual.2009.06.14.csv, train_sample_20k.tsv.gz or", "trainingandtestdata.zip"),
-    ],
-)
-def test_missing(root: Path, name: str, file: str, remedy: str) -> None:
-    with pytest.raises(DataNotFound) as caught:
-        ntkscope.data.load(name, root=str(root))
-    assert f"{root / name} (no such folder)" in str(caught.value)
-    assert f"{root} (lacks {file}" in str(caught.value)
-    assert remedy in str(caught.value)
-
-
-def test_bad_options(root: Path) -> None:
-    with pytest.raises(UsageError, match=r"got test='dev'; expected one of 'both', 'in-domain', 'out-of-domain'"):
-        ntkscope.data.load("cola", root=str(root), test="dev")
-    with pytest.raises(UsageError, match=r"got train='all'; expected one of 'sample', 'time-confounded'"):
-        ntkscope.data.load("sentiment140", root=str(root), train="all")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-import ntkscope.data
 from contracts.dataset import DatasetContract, given
-from ntkscope.core import Split, UsageError
+from ntkscope.core import Split
 
 
 class TestDigits(DatasetContract):
@@ -28,9 +26,3 @@ class TestDigits(DatasetContract):
         for label in range(10):
             share = [float((part.y == label).float().mean()) for part in (split.train, split.test)]
             assert abs(share[0] - share[1]) < 1.5 / 359
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
-def test_bad_fraction(fraction: float) -> None:
-    with pytest.raises(UsageError, match=r"test_fraction=.*expected a finite number > 0 and < 1"):
-        ntkscope.data.load("digits", test_fraction=fraction)

@@ -11,7 +11,7 @@ import torch
 
 import ntkscope.data
 from contracts.dataset import DatasetContract
-from ntkscope.core import Part, Split, UsageError
+from ntkscope.core import Part, Split
 from ntkscope.core.errors import DataCorrupt, UnknownName
 from ntkscope.data import DATASETS, load, options_of
 from ntkscope.data._validation import validate
@@ -27,11 +27,6 @@ def split_with(x: torch.Tensor | None = None, y: torch.Tensor | None = None, whe
 def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"unknown data set 'digit'; did you mean 'digits'\?"):
         load("digit")
-
-
-def test_unknown_option_lists_the_options() -> None:
-    with pytest.raises(UsageError, match=r"'boolean-cube' has no option 'dgree', 'd'; its options: .*degree"):
-        load("boolean-cube", dgree=5, d=3)
 
 
 def test_names_are_case_insensitive() -> None:
@@ -88,13 +83,6 @@ def test_load_refuses_what_a_broken_loader_returns(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(DATASETS._entries, "digits", broken)
     with pytest.raises(DataCorrupt, match="label 7"):
         load("digits")
-
-
-def test_every_loader_takes_root_and_seed_by_name() -> None:
-    for name in DATASETS:
-        assert options_of(name).keys().isdisjoint({"root", "seed"})
-        split_options = options_of(name)
-        assert all(isinstance(option, str) for option in split_options)
 
 
 def test_the_contract_can_fail() -> None:

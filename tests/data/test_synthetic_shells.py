@@ -8,7 +8,7 @@ import torch
 from contracts.dataset import DatasetContract, given
 from ntkscope.core import Split, UsageError
 from ntkscope.data import load
-from ntkscope.data.orthant_shells import neighbours, orthant_signs, sample_shell
+from ntkscope.data.orthant_shells import neighbours, orthant_signs
 
 
 def distances(split: Split, part_name: str, centre: float = 4.0) -> torch.Tensor:
@@ -92,12 +92,6 @@ def test_signs_and_neighbours() -> None:
     for other in neighbours(11, 5):
         assert int((signs[11] != signs[other]).sum()) == 1
     assert len(neighbours(11, 5)) == 5
-
-
-def test_radial_probe() -> None:
-    """Figure 2's probe: any radius around any centre."""
-    points = sample_shell(100, torch.full((7,), -4.0, dtype=torch.float64), 0.5, torch.Generator().manual_seed(0))
-    torch.testing.assert_close((points + 4).norm(dim=1), torch.full((100,), 0.5, dtype=torch.float64))
 
 
 def test_swapped_orthants_exchange_training_labels_and_nothing_else() -> None:

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.core.errors import DataCorrupt
 from ntkscope.data import Trigger, badnets, label_noise, load, one_vs_rest, stamp, translate
 from ntkscope.data.transforms._items import item_draws
 from ntkscope.data.transforms.badnets import COLOURS, PATTERNS
@@ -98,11 +97,6 @@ def test_background_of_normalised_images() -> None:
             assert image[:, 0, :].unique(dim=1).flatten().tolist() == [-1.0, -2.0, -3.0]
     with pytest.raises(UsageError, match="fill has 2 numbers; expected 1 or 3"):
         translate(part, 1, fill=(0.0, 0.0))
-
-
-def test_no_shift_is_the_identity() -> None:
-    part = images()
-    assert torch.equal(translate(part, 0).x, part.x)
 
 
 @pytest.mark.parametrize(
@@ -261,19 +255,6 @@ def test_first_clean_labels_survive_a_second_transform() -> None:
     both = label_noise(badnets(part, 0.2, target=0), 0.2, 4)
     assert torch.equal(both.extras["clean_y"], part.y)
     assert {"poisoned", "noisy"} <= set(both.extras)
-
-
-@pytest.mark.parametrize(
-    ("labels", "classes", "error", "message"),
-    [
-        (torch.tensor([0, 3]), 3, DataCorrupt, "holds the label 3"),
-        (torch.tensor([0.0, 1.0]), 3, DataCorrupt, "integer class labels"),
-        (torch.tensor([0, 0]), 1, UsageError, "classes=1"),
-    ],
-)
-def test_bad_label_noise(labels: torch.Tensor, classes: int, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        label_noise(Part(torch.zeros(2, 1), labels), 0.5, classes)
 
 
 # --- one class against the rest

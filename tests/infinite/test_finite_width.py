@@ -137,38 +137,6 @@ def test_error_falls_as_the_root_of_the_width() -> None:
     assert slope == pytest.approx(-0.5, abs=0.12)  # 24 draws know each error to 10 %
 
 
-def test_standard_parametrisation_is_what_pytorch_layers_have() -> None:
-    """Mean over draws of the trace-NTK of nn.Linear networks, with the widths they have."""
-
-    def model(seed: int) -> nn.Module:
-        return ns.models.build("mlp", in_features=5, classes=1, widths=[200, 300], seed=seed).double()
-
-    x = vectors(3, 5)
-    expected = infinite.kernel(model(0), x, parametrization="standard").dense()
-    draws = torch.stack([ns.kernel("trntk0", model(seed), x).dense() for seed in range(12)])
-    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(12) + FINITE_WIDTH / 200 * expected.abs().max()
-    assert bool(((draws.mean(0) - expected).abs() <= allowed).all()), (draws.mean(0), expected)
-
-
-def test_standard_parametrisation_of_convolutions() -> None:
-    def model(seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            layers = [
-                nn.Conv2d(2, 96, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(96, 128, 3, padding=1, bias=False),
-                nn.ReLU(),
-            ]
-            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 1)).double()
-
-    x = images(2, 2, 4, 4)
-    expected = infinite.kernel(model(0), x, parametrization="standard").dense()
-    draws = torch.stack([empirical(model(seed), x) for seed in range(24)])
-    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(24) + FINITE_WIDTH / 96 * expected.abs().max()
-    assert bool(((draws.mean(0) - expected).abs() <= allowed).all()), (draws.mean(0), expected)
-
-
 def test_ntk_layers_of_the_model_room() -> None:
     """`mlp(ntk=True)` says its scales itself."""
     build = {"in_features": 5, "classes": 1, "widths": [256], "ntk": True, "sigma_w": 1.5, "sigma_b": 0.4}
@@ -253,14 +221,3 @@ def test_a_module_of_both_parametrisations_is_asked_about() -> None:
     for said in ("ntk", "standard"):
         assert infinite.kernel(both, x, parametrization=said).meta["parametrization"] == said
     assert infinite.kernel(both, x, kind="nngp").shape == (2, 2)
-
-
-def test_he_weights_are_asked_about() -> None:
-    with pytest.raises(UsageError, match='init="measured"'):
-        infinite.kernel(_he(0, True), vectors(2, 5))
-
-
-def test_identity_is_nothing() -> None:
-    x = vectors(3, 5)
-    a, b = serial(D, Identity(), Relu(), D), serial(D, Relu(), D)
-    torch.testing.assert_close(infinite.kernel(a, x).dense(), infinite.kernel(b, x).dense(), rtol=0, atol=0)

@@ -11,7 +11,6 @@ import torch
 
 import ntkscope as ns
 from ntkscope import infinite
-from ntkscope.core import UsageError
 from ntkscope.data.boolean_cube import parity
 from ntkscope.infinite import (
     Activation,
@@ -131,13 +130,6 @@ def test_functions_without_a_closed_form_say_what_they_know() -> None:
     torch.testing.assert_close(series.variance[known], closed.variance[known], rtol=0, atol=1e-14 * closed.total)
     assert bool((closed.fractional_variance[~known] < 1e-11).all())
     assert bool((series.eigenvalues[::2] == 0).all())
-
-
-def test_arguments() -> None:
-    with pytest.raises(UsageError, match="d=0"):
-        boolean_cube(NETWORKS["relu"], 0)
-    with pytest.raises(UsageError, match="kind='ck'"):
-        boolean_cube(NETWORKS["relu"], 4, "ck")
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])

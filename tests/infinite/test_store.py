@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import UsageError
 from ntkscope.core.errors import MemoryBudgetError, StoreError
 from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Relu, serial
 from ntkscope.infinite.layer import Layer, Shape
@@ -91,9 +90,3 @@ def test_it_goes_on_with_its_own_cut_and_refuses_another_kernel(tmp_path: Path) 
     ):
         with pytest.raises(StoreError, match=words):
             ns.infinite.kernel(**{"net": net, "x1": x, "store": tmp_path / "k", "init": "default", **other})
-
-
-def test_workers_need_a_store() -> None:
-    net, x = NETWORKS["vectors"]
-    with pytest.raises(UsageError, match="pass store="):
-        ns.infinite.kernel(net, x, executor="tcp://localhost:1")

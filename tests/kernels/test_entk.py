@@ -22,20 +22,9 @@ class TestEntk(KernelContract):
         for i, j, k, h in [(0, 1, 2, 0), (4, 0, 1, 1), (3, 1, 0, 2)]:
             assert blocks[i, j, k, h] == gram.dense()[i * 3 + k, j * 3 + h]
 
-    def test_its_rows_are_named(self) -> None:
-        model, x = seeded(perceptron)
-        gram = self.compute(model, x)
-        assert gram.outputs == 3
-        assert "output" in gram.rows
-
 
 def test_one_linear_layer() -> None:
     """⟨g_k(x), g_l(x')⟩ = δ_kl (x·x' + 1) for f(x) = W x + b."""
     x = noise(4, 3)
     gram = ns.kernel("entk", nn.Linear(3, 2).double(), x)
     assert_kernel_close(gram.dense(), torch.kron(x @ x.T + 1, torch.eye(2, dtype=torch.float64)), 1e-14)
-
-
-def test_one_output_has_one_row_a_sample() -> None:
-    x = noise(4, 3)
-    assert ns.kernel("entk", nn.Linear(3, 1).double(), x).shape == (4, 4)

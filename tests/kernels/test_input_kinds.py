@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -53,11 +53,6 @@ def test_tuples_are_positional(name: str) -> None:
     compare(name, model, (x["input_ids"], x["attention_mask"]), **options_for(name, model))
 
 
-def test_mappings_in_the_smallest_memory() -> None:
-    model, x = masked()
-    compare("trntk0", model, x, memory="smallest")
-
-
 class Mappings(Dataset[Any]):
     """Items are mappings, with a label or without."""
 
@@ -81,15 +76,10 @@ def test_datasets_of_mappings(labelled: bool) -> None:
         assert_kernel_close(ns.kernel("trntk0", model, given).dense(), expected, 1e-12)
 
 
-def test_a_part_of_a_data_set() -> None:
-    model, x = seeded(perceptron)
-    part = Part(x, torch.zeros(len(x), dtype=torch.long))
-    assert_kernel_close(ns.kernel("trntk0", model, part).dense(), ns.kernel("trntk0", model, x).dense(), 1e-12)
-
-
-def test_a_part_of_a_data_set_of_mappings() -> None:
-    model, x = masked()
-    part = Part(x, torch.zeros(4, dtype=torch.long))
+@pytest.mark.parametrize("case", [masked, lambda: seeded(perceptron)], ids=["mappings", "tensors"])
+def test_a_part_of_a_data_set(case: Callable[[], tuple[nn.Module, Any]]) -> None:
+    model, x = case()
+    part = Part(x, torch.zeros(len(x) if isinstance(x, Tensor) else 4, dtype=torch.long))
     assert_kernel_close(ns.kernel("trntk0", model, part).dense(), ns.kernel("trntk0", model, x).dense(), 1e-12)
 
 
@@ -99,12 +89,6 @@ def test_one_side_a_loader_the_other_a_tensor() -> None:
     expected = ns.kernel("trntk0", model, x, x[:3]).dense()
     assert_kernel_close(ns.kernel("trntk0", model, loader, x[:3]).dense(), expected, 1e-12)
     assert_kernel_close(ns.kernel("trntk0", model, x[:3], loader).dense(), expected.T, 1e-12)
-
-
-def test_a_dataset_without_labels() -> None:
-    model, x = seeded(perceptron)
-    expected = ns.kernel("trntk0", model, x).dense()
-    assert_kernel_close(ns.kernel("trntk0", model, TensorDataset(x)).dense(), expected, 1e-12)
 
 
 def test_a_view_of_the_inputs() -> None:

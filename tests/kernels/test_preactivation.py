@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from contracts.kernel import KernelContract, convolutional, perceptron, seeded
+from contracts.kernel import KernelContract, perceptron, seeded
 from ntkscope.core import UsageError
 from oracles.against import compare
 from oracles.closeness import assert_kernel_close
@@ -50,15 +50,6 @@ def test_what_follows_may_work_in_place_and_below_may_be_frozen(name: str, form:
         compare("ptk", model, x, layer=layer, form=form)
 
 
-def test_both_forms_share_their_trace() -> None:
-    """tr ΓᵀΓ = tr ΓΓᵀ: the features' trace is the mean of the dual's diagonal."""
-    for case in (perceptron, convolutional):
-        model, x = seeded(case)
-        dual = ns.kernel("ptk", model, x, layer="0").dense()
-        features = ns.kernel("ptk", model, x, layer="0", form="features").dense()
-        assert float(features.trace()) == pytest.approx(float(dual.trace()) / len(x), rel=1e-12)
-
-
 def test_the_feature_form_is_a_named_symmetric_matrix() -> None:
     model, x = seeded(perceptron)
     gram = ns.kernel("ptk", model, x, layer="0", form="features")
@@ -96,12 +87,6 @@ def test_a_layer_called_twice_is_right_or_refused(form: str) -> None:
         compare("ptk", model, x, layer="a", form=form)
     except UsageError as error:
         assert re.search(r"'a'.*called 2 times", str(error))  # noqa: PT017 - a refusal is one of two right answers
-
-
-def test_nothing_trainable_is_needed() -> None:
-    model, x = seeded(perceptron)
-    expected = ns.kernel("ptk", model, x, layer="0").dense()
-    assert_kernel_close(ns.kernel("ptk", model.requires_grad_(False), x, layer="0").dense(), expected, 1e-14)
 
 
 # -- a layer's output that is used in more than one place ----------------------------------------------------------

@@ -377,10 +377,5 @@ def assert_the_same_bits_after(kills: int, seed: int, folder: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_killed_and_resumed_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
-    assert_the_same_bits_after(kills=1, seed=3, folder=tmp_path)
-
-
-@pytest.mark.nightly
 def test_killed_at_twenty_moments_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert_the_same_bits_after(kills=20, seed=0, folder=tmp_path)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import ntkscope.models
 from contracts.model import ModelContract, assert_samples_independent, given
 from ntkscope.core import UsageError
-from ntkscope.core.errors import UnknownName
 from ntkscope.models import MODELS, build
 
 
@@ -209,11 +208,6 @@ def test_no_forward_hides_outside_plain_modules() -> None:
                 assert cls.forward is nn.Sequential.forward, cls
 
 
-def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'resnet18'"):
-        build("resnet-18")
-
-
 def test_missing_option_is_named() -> None:
     with pytest.raises(UsageError, match="mlp needs the option 'in_features'; it takes: in_features, classes=1"):
         build("mlp")
@@ -236,11 +230,6 @@ def test_missing_option_is_named() -> None:
 def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(name, **options)
-
-
-def test_unknown_activation_suggests_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'relu'"):
-        build("mlp", in_features=2, activation="relux")
 
 
 def test_canary_a_network_that_mixes_samples_is_noticed() -> None:

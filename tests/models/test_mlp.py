@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from ntkscope.core import UsageError, generator
 from ntkscope.kernels import kernel
 from ntkscope.models import NTKLinear, activation, mlp
-from ntkscope.models._layers import ACTIVATIONS, Normalised, gaussian_moments
+from ntkscope.models._layers import ACTIVATIONS, Normalised
 
 SIGMA_W, SIGMA_B = [1.5, 1.0, 0.5], [0.3, 0.7, 0.2]
 
@@ -152,14 +152,6 @@ def test_normalised_activations_have_mean_zero_and_second_moment_one(name: str) 
     assert isinstance(module, Normalised)
     assert abs(gaussian_mean(module, 1)) < 1e-10
     assert abs(gaussian_mean(module, 2) - 1) < 1e-10
-
-
-@pytest.mark.parametrize("name", list(ACTIVATIONS))
-def test_gaussian_moments(name: str) -> None:
-    module = activation(name)
-    mean, second = gaussian_moments(module)
-    assert abs(mean - gaussian_mean(module, 1)) < 1e-10
-    assert abs(second - gaussian_mean(module, 2)) < 1e-10
 
 
 def test_odd_activations_stay_odd() -> None:

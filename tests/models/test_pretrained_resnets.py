@@ -7,7 +7,6 @@ import os
 import pytest
 import torch
 from torch import Tensor
-from torch.testing import assert_close
 
 import ntkscope.data
 from ntkscope.core import generator
@@ -96,21 +95,3 @@ def test_check_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "NTKSCOPE_DATA" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         check.main(["resnet21"])
-
-
-def test_pretrained_says_how_to_name_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match=r"set \$NTKSCOPE_DATA or give root"):
-        check.pretrained("resnet20")
-
-
-def test_average_pooling_is_the_mean_of_the_map() -> None:
-    model = resnet20().eval()
-    x = torch.randn(2, 3, 32, 32, generator=generator(0, "x"))
-    features = x
-    for name, module in model.named_children():
-        if name == "avgpool":
-            break
-        features = module(features)
-    assert features.shape == (2, 64, 8, 8)
-    assert_close(model(x), model.linear(features.mean((2, 3))), rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from contracts.model import ModelContract
 from ntkscope.core import UsageError, generator
 from ntkscope.core.errors import DataNotFound
-from ntkscope.models import build, load_weights, save_weights, text
+from ntkscope.models import build, text
 from ntkscope.models.text import POOLINGS, pool_tokens
 
 
@@ -98,13 +98,6 @@ def test_seed_draws_the_readout_and_leaves_the_encoder() -> None:
     assert torch.equal(encoder.embedding.weight, before)
     assert torch.equal(first.readout.weight, second.readout.weight)
     assert not torch.equal(first.readout.weight, other.readout.weight)
-
-
-def test_weights_survive_the_disk(tmp_path: Path) -> None:
-    model = text(Encoder(), seed=1)
-    save_weights(model, tmp_path / "w.safetensors")
-    loaded = load_weights(text(Encoder(), seed=2), tmp_path / "w.safetensors")
-    assert torch.equal(model(IDS, MASK), loaded(IDS, MASK))
 
 
 def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

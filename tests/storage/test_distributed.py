@@ -25,7 +25,7 @@ from ntkscope.core.errors import StoreError
 from ntkscope.kernels import _projecting
 from ntkscope.linalg import Gram
 from ntkscope.linalg.grams.tiling import Grid, TileValues
-from ntkscope.storage.distributed import DistributedError, as_client, fill_on, strips
+from ntkscope.storage.distributed import DistributedError, as_client, strips
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill
 from ntkscope.storage.kernel_store import KernelStore
@@ -337,17 +337,6 @@ def test_scheduler_killed_and_resumed_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_worker_count_does_not_matter(tmp_path: Path) -> None:
-    grid = Grid(64, 64, 5, symmetric=True)
-    expected = local_bytes(tmp_path, grid)
-    for workers in (1, 2, 3):
-        source = SlowTiles(grid, str(tmp_path / "log"))
-        with cluster(workers) as client:
-            assert fill_on(client, KernelStore.prepare(tmp_path / str(workers), source), source) == len(grid)
-        assert content(tmp_path / str(workers)) == expected
-
-
-@pytest.mark.nightly
 def test_workers_that_come_later_take_part(tmp_path: Path) -> None:
     grid = Grid(90, 90, 10, symmetric=True)
     log = tmp_path / "log"
@@ -602,10 +591,3 @@ def test_a_worker_that_computes_another_tile_is_noticed(two: Any, tmp_path: Path
     with pytest.raises(StoreError, match="answers differently from the one the store was created with"):
         fill(store, Other(grid, str(tmp_path / "log")), executor=two)
     assert store.missing() == [(0, 0)]
-
-
-def test_another_kernel_is_refused(two: Any, tmp_path: Path) -> None:
-    grid = Grid(4, 4, 2)
-    store = KernelStore.prepare(tmp_path / "store", SlowTiles(grid, str(tmp_path / "log")))
-    with pytest.raises(StoreError, match="seed"):
-        fill(store, SlowTiles(grid, str(tmp_path / "log"), seed=1), executor=two)

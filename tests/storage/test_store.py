@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import sys
@@ -20,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-import ntkscope as ns
 from contracts.gram import features
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.core.errors import DamagedTile, StoreError
@@ -168,15 +166,6 @@ class TestFilling:
         assert fill(store, source) == 0
         assert len(asked) == 1
 
-    def test_progress_counts_what_was_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert fill(KernelStore.prepare(tmp_path / "k", symmetric()), symmetric(), progress=True) == 6
-        capsys.readouterr()
-
-    def test_another_source_is_refused_before_anything_is_computed(self, tmp_path: Path) -> None:
-        store = filled(tmp_path / "k", symmetric())
-        with pytest.raises(StoreError, match="features is 'b' now and 'a' in the store"):
-            fill(store, replace(symmetric(), fingerprint={"features": "b"}))
-
 
 class TestPlaces:
     """A tile belongs to its place and its store: copied elsewhere, it is noticed and computed again."""
@@ -287,25 +276,6 @@ class TestRefusals:
             with pytest.raises(StoreError, match="is not an ntkscope kernel"):
                 act(tmp_path / "zarr")
 
-    def test_pipes_and_dead_links_in_the_folder(self, tmp_path: Path) -> None:
-        """What nobody writes to is not waited for, and what leads nowhere hides nothing else."""
-        store = filled(tmp_path / "k", symmetric(12))
-        for j in range(4):
-            tile = tmp_path / f"k/values/c/0/{j}"
-            kept = tile.read_bytes()
-            tile.unlink()
-            tile.symlink_to(tmp_path / "nowhere")
-            assert store.missing() == [(0, j)]
-            tile.unlink()
-            tile.write_bytes(kept)
-        tile.unlink()
-        os.mkfifo(tile)
-        with pytest.raises(DamagedTile, match="is a pipe; expected a regular file"):
-            store.read(0, 3)
-        with pytest.warns(RuntimeWarning, match=r"\(0, 3\)"):
-            assert fill(store, symmetric(12)) == 1
-        assert store.damaged() == []
-
     def test_incomplete_stores_are_refused_unless_asked_for(self, tmp_path: Path) -> None:
         store = filled(tmp_path / "k", symmetric())
         store.drop(1, 2)
@@ -357,7 +327,7 @@ class TestRefusals:
 
 
 def mangled(change: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a good store with some of them changed; keys with dots reach inside, `...` removes."""
+    """The attributes of a good store with some of them changed; keys with dots reach inside."""
     attributes: dict[str, Any] = {
         "kind": "ntkscope kernel",
         "schema": 2,
@@ -371,74 +341,25 @@ def mangled(change: dict[str, Any]) -> dict[str, Any]:
         place = attributes
         for parent in parents:
             place = place[parent]
-        if value is ...:
-            del place[last]
-        else:
-            place[last] = value
+        place[last] = value
     return {**attributes, "checksum": attributes_checksum(attributes)}
 
 
 class TestUntrustedAttributes:
-    """A store may come from anybody: whatever its JSON says, it is opened or refused in words."""
+    """A store may come from anybody: whatever its JSON says, it is opened or refused in words; `tests/doors` has a table."""
 
     @pytest.mark.parametrize(
-        "change",
-        [
-            {"grid.n": -8, "grid.m": -8},
-            {"grid.n": 0},
-            {"grid.n": 8.0},
-            {"grid.n": "8"},
-            {"grid.n": True, "grid.m": True},
-            {"grid.n": 10**30, "grid.m": 10**30},
-            {"grid.n": 2**40, "grid.m": 2**40, "grid.size": 2**40},
-            {"grid.n": 2**40, "grid.m": 2**40},
-            {"grid.m": 6},
-            {"grid.size": -1},
-            {"grid.size": None},
-            {"grid.symmetric": 1},
-            {"grid.symmetric": ...},
-            {"grid": [8, 8, 3]},
-            {"grid": ...},
-            {"dtype": "object"},
-            {"dtype": "int64"},
-            {"dtype": ["float64"]},
-            {"dtype": ...},
-            {"labels": ...},
-            {"labels": "linear"},
-            {"labels.outputs": 3},
-            {"labels.outputs": 0},
-            {"labels.outputs": "2"},
-            {"labels.name": 7},
-            {"labels.rows": ["a"]},
-            {"labels.meta": [1]},
-            {"fingerprint": ...},
-            {"fingerprint": {"model": 3}},
-            {"schema": 0},
-            {"schema": "1"},
-            {"schema": True},
-            {"schema": ...},
-        ],
+        ("schema", "remedy"),
+        [(1, "by an earlier ntkscope.* compute it again in a new folder"), (3, "; .*reads up to 2: update ntkscope")],
     )
-    def test_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
-        zarr.create_group(str(tmp_path / "k"), attributes=mangled(change))
-        for act in (KernelStore.open, open_kernel):
-            with pytest.raises(StoreError, match="expected"):
+    def test_another_schema_says_what_to_do(self, tmp_path: Path, schema: int, remedy: str) -> None:
+        zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": schema}))
+        for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
+            with pytest.raises(StoreError, match=f"schema {schema}{remedy}"):
                 act(tmp_path / "k")
-
-    def test_the_unmangled_one_opens(self, tmp_path: Path) -> None:
+        shutil.rmtree(tmp_path / "k")
         zarr.create_group(str(tmp_path / "k"), attributes=mangled({}))
         assert KernelStore.open(tmp_path / "k").grid == Grid(8, 8, 3, symmetric=True)
-
-    def test_a_newer_schema_says_to_update(self, tmp_path: Path) -> None:
-        zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": 3}))
-        with pytest.raises(StoreError, match="schema 3; this version reads up to 2: update ntkscope"):
-            open_kernel(tmp_path / "k")
-
-    def test_an_older_schema_says_to_compute_again(self, tmp_path: Path) -> None:
-        zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": 1}))
-        for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
-            with pytest.raises(StoreError, match=r"schema 1 by an earlier ntkscope.* compute it again in a new folder"):
-                act(tmp_path / "k")
 
     def test_what_was_edited_is_refused(self, tmp_path: Path) -> None:
         """As a text editor does it, which leaves the checksum."""
@@ -467,12 +388,6 @@ class TestUntrustedAttributes:
                     act(tmp_path / "k")
         (tmp_path / "k/zarr.json").write_text(text)
         assert open_kernel(tmp_path / "k").name == "linear"
-
-    @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"attributes": 3}', "[" * 100_000, "\x00\xff"])
-    def test_documents_that_are_no_zarr(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "zarr.json").write_text(text, encoding="latin-1")
-        with pytest.raises(StoreError):
-            open_kernel(tmp_path)
 
     @settings(max_examples=100)
     @given(
@@ -559,18 +474,3 @@ class TestAddresses:
         assert sorted(p.name for p in (tmp_path / "k/a").iterdir()) == [".c.123.part", "b"]
         place.remove("a/b")
         assert place.get("a/b", 10) is None
-
-
-def test_the_kernel_of_a_network(tmp_path: Path) -> None:
-    """`ns.open_kernel` gives what `ns.kernel` computed at once, up to the rounding of float32."""
-    source = NetworkTiles(n=10, size=6)
-    filled(tmp_path / "k", source)
-    model, x = source._work
-    at_once = ns.kernel("trntk", model, x)
-    gram = ns.open_kernel(tmp_path / "k")
-    assert gram.symmetric
-    assert gram.name == "trntk"
-    close = {"rtol": 1e-4, "atol": 1e-4 * float(at_once.diagonal().max())}
-    assert_close(gram.dense(), at_once.dense().float(), **close)
-    assert_close(torch.from_numpy(np.asarray(gram)), gram.dense())
-    assert_close(gram.normalized().dense(), at_once.normalized().dense().float(), rtol=1e-4, atol=1e-4)

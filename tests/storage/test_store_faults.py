@@ -226,17 +226,6 @@ def test_a_corrupted_chunk_is_detected_named_and_recomputed(tmp_path: Path, harm
     assert fill(store, source) == 0
 
 
-def test_a_lost_diagonal_is_noticed_and_recomputed(tmp_path: Path) -> None:
-    store, source = filled(tmp_path / "k")
-    before = files(tmp_path / "k")
-    (tmp_path / "k/row_diagonal/c/1").unlink()
-    with pytest.raises(StoreError, match="fill the store again"):
-        open_kernel(tmp_path / "k")
-    with pytest.warns(DamageWarning):
-        assert fill(store, source) == 1
-    assert files(tmp_path / "k") == before
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""

@@ -211,8 +211,3 @@ def test_an_error_while_reading_ahead_arrives(tmp_path: Path) -> None:
             act()
     next(iter(gram.tiles()))  # left in the middle
     assert threading.active_count() <= threads
-
-
-def test_no_public_method_is_overridden() -> None:
-    assert TiledGram.__final__  # type: ignore[attr-defined]
-    assert set(vars(TiledGram)) & {name for name in vars(Gram) if not name.startswith("_")} == set()
