@@ -41,66 +41,22 @@ CONVOLUTIONAL = {
 }
 
 
-class TestFullyConnected(LayerContract):
-    kinds = (Dense, Serial)
-
-    def network(self) -> Layer:
-        return serial(D, Relu(), D, Relu(), D)
-
-
-class TestResidual(LayerContract):
-    kinds = (Sum,)
-
-    def network(self) -> Layer:
-        return serial(D, Residual(Relu(), D), Erf(), D)
-
-
-class TestLayerNorm(LayerContract):
-    kinds = (LayerNorm,)
-
-    def network(self) -> Layer:
-        return serial(D, LayerNorm(), Erf(), D, LayerNorm("all"), Relu(), D)
-
-
-class TestConcat(LayerContract):
-    kinds = (Concat,)
-
-    def network(self) -> Layer:
-        return serial(D, Concat((serial(Relu(), D), serial(Erf(), D)), (0.25, 0.75)), Relu(), D)
-
-
-class TestIdentity(LayerContract):
-    kinds = (Identity,)
-
-    def network(self) -> Layer:
-        return serial(D, Identity(), Relu(), D)
-
-
-class OnImages(LayerContract):
-    shape = (2, 4, 5)
-    items = 2
-    width = 96
-
-
-class TestConvolution(OnImages):
-    kinds = (Conv, Flatten)
-
-    def network(self) -> Layer:
-        return serial(C, Relu(), C, Relu(), Flatten(), D)
-
-
-class TestGlobalPooling(OnImages):
-    kinds = (GlobalAvgPool,)
-
-    def network(self) -> Layer:
-        return serial(C, Relu(), C, Relu(), GlobalAvgPool(), D)
-
-
-class TestPooling(OnImages):
-    kinds = (AvgPool,)
-
-    def network(self) -> Layer:
-        return serial(C, Relu(), AvgPool(2), C, Relu(), Flatten(), D)
+VECTORS: dict[str, tuple[tuple[type[Layer], ...], Layer]] = {
+    "FullyConnected": ((Dense, Serial), serial(D, Relu(), D, Relu(), D)),
+    "Residual": ((Sum,), serial(D, Residual(Relu(), D), Erf(), D)),
+    "LayerNorm": ((LayerNorm,), serial(D, LayerNorm(), Erf(), D, LayerNorm("all"), Relu(), D)),
+    "Concat": ((Concat,), serial(D, Concat((serial(Relu(), D), serial(Erf(), D)), (0.25, 0.75)), Relu(), D)),
+    "Identity": ((Identity,), serial(D, Identity(), Relu(), D)),
+}
+IMAGES: dict[str, tuple[tuple[type[Layer], ...], Layer]] = {
+    "Convolution": ((Conv, Flatten), serial(C, Relu(), C, Relu(), Flatten(), D)),
+    "GlobalPooling": ((GlobalAvgPool,), serial(C, Relu(), C, Relu(), GlobalAvgPool(), D)),
+    "Pooling": ((AvgPool,), serial(C, Relu(), AvgPool(2), C, Relu(), Flatten(), D)),
+}
+for title, (covered, network) in {**VECTORS, **IMAGES}.items():
+    attributes: dict[str, Any] = {"kinds": covered, "network": lambda self, network=network: network}
+    attributes |= {"shape": (2, 4, 5), "items": 2, "width": 96} if title in IMAGES else {}
+    globals()[f"Test{title}"] = type(f"Test{title}", (LayerContract,), attributes)
 
 
 @pytest.mark.parametrize("name", FULLY_CONNECTED)
@@ -137,25 +93,24 @@ def test_error_falls_as_the_root_of_the_width() -> None:
     assert slope == pytest.approx(-0.5, abs=0.12)  # 24 draws know each error to 10 %
 
 
-def test_ntk_layers_of_the_model_room() -> None:
-    """`mlp(ntk=True)` says its scales itself."""
-    build = {"in_features": 5, "classes": 1, "widths": [256], "ntk": True, "sigma_w": 1.5, "sigma_b": 0.4}
+def test_frozen_ntk_layers() -> None:
+    """`mlp(ntk=True)` says its scales itself; a frozen readout adds nothing."""
     x = vectors(3, 5)
+
+    def frozen(seed: int) -> nn.Module:
+        options = {"in_features": 5, "classes": 1, "widths": [256], "ntk": True, "sigma_w": 1.5, "sigma_b": 0.4}
+        model = ns.models.build("mlp", **options, seed=seed).double()
+        model.readout.requires_grad_(False)
+        return model
+
+    expected = infinite.kernel(frozen(0), x).dense()
+    draws = torch.stack([ns.kernel("trntk0", frozen(seed), x).dense() for seed in range(12)])
+    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(12) + FINITE_WIDTH / 256 * expected.abs().max()
+    assert bool(((draws.mean(0) - expected).abs() <= allowed).all())
+    whole = infinite.kernel(frozen(0).requires_grad_(), x).dense()
     net = serial(Dense(1.5, 0.4), Relu(), Dense(1.5, 0.4))
-    K = infinite.kernel(ns.models.build("mlp", **build), x).dense()
-    torch.testing.assert_close(K, infinite.kernel(net, x).dense(), rtol=1e-14, atol=0)
-    frozen = ns.models.build("mlp", **build)
-    frozen.readout.requires_grad_(False)
-    draws = []
-    for seed in range(12):
-        drawn = ns.models.build("mlp", **build, seed=seed).double()
-        drawn.readout.requires_grad_(False)
-        draws.append(ns.kernel("trntk0", drawn, x).dense())
-    expected = infinite.kernel(frozen, x).dense()
-    stacked = torch.stack(draws)
-    allowed = STANDARD_ERRORS * stacked.std(0) / math.sqrt(12) + FINITE_WIDTH / 256 * expected.abs().max()
-    assert bool(((stacked.mean(0) - expected).abs() <= allowed).all())
-    assert not torch.allclose(expected, K)
+    torch.testing.assert_close(whole, infinite.kernel(net, x).dense(), rtol=1e-14, atol=0)
+    assert not torch.allclose(expected, whole)
 
 
 def _he(seed: int, zero: bool) -> nn.Module:

@@ -11,6 +11,7 @@ from contracts.infinite_rule import NonlinearityContract, gaussian_mean
 from ntkscope import infinite
 from ntkscope.core import UsageError
 from ntkscope.infinite import Activation, Dense, Erf, Gelu, LeakyRelu, Relu, serial
+from ntkscope.infinite.layer import Nonlinearity
 from ntkscope.infinite.rules import Abs, Cos, Rbf, Sin
 
 
@@ -40,39 +41,17 @@ class TestRelu(NonlinearityContract):
         assert float(K[0].abs().max()) < 1e-140  # the smallest norm allowed
 
 
-class TestLeakyRelu(NonlinearityContract):
-    def layer(self) -> LeakyRelu:
-        return LeakyRelu(0.2)
-
-
-class TestAbs(NonlinearityContract):
-    def layer(self) -> Abs:
-        return Abs()
-
-
-class TestErf(NonlinearityContract):
-    def layer(self) -> Erf:
-        return Erf()
-
-
-class TestSin(NonlinearityContract):
-    def layer(self) -> Sin:
-        return Sin(1.3, 0.4)
-
-
-class TestCos(NonlinearityContract):
-    def layer(self) -> Cos:
-        return Cos(0.8, 0.1)
-
-
-class TestRbf(NonlinearityContract):
-    def layer(self) -> Rbf:
-        return Rbf(0.7)
-
-
-class TestGelu(NonlinearityContract):
-    def layer(self) -> Gelu:
-        return Gelu()
+LAYERS: dict[str, Nonlinearity] = {
+    "LeakyRelu": LeakyRelu(0.2),
+    "Abs": Abs(),
+    "Erf": Erf(),
+    "Sin": Sin(1.3, 0.4),
+    "Cos": Cos(0.8, 0.1),
+    "Rbf": Rbf(0.7),
+    "Gelu": Gelu(),
+}
+for title, kind in LAYERS.items():
+    globals()[f"Test{title}"] = type(f"Test{title}", (NonlinearityContract,), {"layer": lambda self, kind=kind: kind})
 
 
 class TestTanh(NonlinearityContract):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,116 +16,34 @@ from contracts.model import ModelContract, assert_samples_independent, given
 from ntkscope.core import UsageError
 from ntkscope.models import MODELS, build
 
-
-class TestMLP(ModelContract):
-    name = "mlp"
-    options = given(in_features=12, classes=3, widths=[8, 5], activation="tanh")
-    item_shape = (3, 2, 2)  # inputs are flattened
-    classes = 3
-    parameters = 12 * 8 + 8 + 8 * 5 + 5 + 5 * 3 + 3
-
-
-class TestMLPInNTKParametrisation(ModelContract):
-    name = "mlp"
-    options = given(in_features=6, classes=2, widths=7, depth=3, ntk=True, activation="normalised-relu")
-    item_shape = (6,)
-    classes = 2
-    parameters = 6 * 7 + 7 + 2 * (7 * 7 + 7) + 7 * 2 + 2
-
-
-class TestLeNet(ModelContract):
-    name = "lenet"
-    options = given(width=0.5)
-    item_shape = (1, 28, 28)
-    classes = 10
-    parameters = 15_738
-
-
-class TestAlexNet(ModelContract):
-    name = "alexnet"
-    options = given(width=0.02)
-    item_shape = (3, 63, 63)  # the smallest
-    classes = 10
-    parameters = 23_837
-
-
-class TestSmallCNN(ModelContract):
-    name = "small_cnn"
-    options = given(image_size=8, classes=10)
-    item_shape = (1, 8, 8)
-    classes = 10
-    parameters = 23_946
-
-
-class TestSmallCNNOfTheSurrogatePaper(ModelContract):
-    name = "small_cnn"
-    options = given(
-        in_channels=3,
-        image_size=32,
-        classes=1,
-        channels=(64, 32, 8),
-        convolutions=2,
-        pool="max",
-        hidden=(128, 64),
-        ntk=True,
-    )
-    item_shape = (3, 32, 32)
-    classes = 1
-    parameters = 94_161
-
-
-class TestPoisonCNN(ModelContract):
-    name = "poison_cnn"
-    options = given(width=0.25)
-    item_shape = (3, 32, 32)
-    classes = 10
-    parameters = 53_234
-
-
-class TestResNet18(ModelContract):
-    name = "resnet18"
-    options = given(width=0.125)
-    item_shape = (3, 16, 16)
-    classes = 10
-    parameters = 176_402
-
-
-class TestResNet34(ModelContract):
-    name = "resnet34"
-    options = given(width=0.0625, max_pool=True, classes=4)
-    item_shape = (3, 16, 16)
-    classes = 4
-    parameters = 84_344
-
-
-class TestResNet20(ModelContract):
-    name = "resnet20"
-    item_shape = (3, 16, 16)
-    classes = 10
-    parameters = 269_722
-
-
-class TestResNet56(ModelContract):
-    name = "resnet56"
-    item_shape = (3, 8, 8)
-    classes = 10
-    parameters = 853_018
-
-
-class TestMobileNetV2(ModelContract):
-    name = "mobilenetv2"
-    options = given(width=0.125)
-    item_shape = (3, 16, 16)
-    classes = 10
-    parameters = 105_448
-
-
-class TestQuadratic(ModelContract):
-    name = "quadratic"
-    options = given(in_features=5, width=7)
-    item_shape = (5,)
-    classes = 1
-    parameters = 42
+Row = tuple[str, Mapping[str, Any], tuple[int, ...], int, int]
+SURROGATE_PAPER = given(
+    in_channels=3, image_size=32, classes=1, channels=(64, 32, 8), convolutions=2, hidden=(128, 64), ntk=True
+)
+ARCHITECTURES: dict[str, Row] = {  # name, options, one input, outputs, parameters; kept small
+    "MLP": ("mlp", given(in_features=12, classes=3, widths=[8, 5], activation="tanh"), (3, 2, 2), 3, 167),
+    "MLPInNTKParametrisation": (
+        "mlp",
+        given(in_features=6, classes=2, widths=7, depth=3, ntk=True, activation="normalised-relu"),
+        (6,),
+        2,
+        177,
+    ),
+    "LeNet": ("lenet", given(width=0.5), (1, 28, 28), 10, 15_738),
+    "AlexNet": ("alexnet", given(width=0.02), (3, 63, 63), 10, 23_837),  # the smallest images
+    "SmallCNN": ("small_cnn", given(image_size=8, classes=10), (1, 8, 8), 10, 23_946),
+    "SmallCNNOfTheSurrogatePaper": ("small_cnn", SURROGATE_PAPER, (3, 32, 32), 1, 94_161),
+    "PoisonCNN": ("poison_cnn", given(width=0.25), (3, 32, 32), 10, 53_234),
+    "ResNet18": ("resnet18", given(width=0.125), (3, 16, 16), 10, 176_402),
+    "ResNet34": ("resnet34", given(width=0.0625, max_pool=True, classes=4), (3, 16, 16), 4, 84_344),
+    "ResNet20": ("resnet20", given(), (3, 16, 16), 10, 269_722),
+    "ResNet56": ("resnet56", given(), (3, 8, 8), 10, 853_018),
+    "MobileNetV2": ("mobilenetv2", given(width=0.125), (3, 16, 16), 10, 105_448),
+    "Quadratic": ("quadratic", given(in_features=5, width=7), (5,), 1, 42),
+}
+for title, row in ARCHITECTURES.items():
+    attributes = dict(zip(("name", "options", "item_shape", "classes", "parameters"), row, strict=True))
+    globals()[f"Test{title}"] = type(f"Test{title}", (ModelContract,), attributes)
 
 
 FULL_SIZE = [
@@ -147,8 +66,6 @@ FULL_SIZE = [
     ("resnet18", given(), 11_173_962),
     ("resnet18", given(max_pool=True), 11_173_962),
     ("resnet34", given(), 21_282_122),
-    ("resnet20", given(), 269_722),
-    ("resnet56", given(), 853_018),
     ("mobilenetv2", given(), 2_236_682),
     ("quadratic", given(in_features=1024, width=1024), 1_049_600),
 ]

@@ -73,6 +73,14 @@ def local_bytes(tmp_path: Path, grid: Grid, **options: Any) -> dict[str, bytes]:
     return content(tmp_path / "local")
 
 
+def begun(
+    tmp_path: Path, grid: Grid, seconds: float = 0.0, kind: type[SlowTiles] = SlowTiles
+) -> tuple[KernelStore, Any]:
+    """An empty store and its source, which notes what it does in the file `log`."""
+    source = kind(grid, str(tmp_path / "log"), seconds=seconds)
+    return KernelStore.prepare(tmp_path / "store", source), source
+
+
 def wait_until(condition: Callable[[], bool], ended: dict[str, Any]) -> None:
     end = time.monotonic() + 60
     while not condition():
@@ -110,8 +118,7 @@ def test_strips_cover_the_tiles_once_and_stay_in_a_row() -> None:
 
 @pytest.mark.parametrize("grid", [Grid(45, 45, 7, symmetric=True), Grid(20, 33, 6)], ids=["symmetric", "cross"])
 def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> None:
-    source = SlowTiles(grid, str(tmp_path / "log"), seconds=0.01)
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, grid, 0.01)
     assert fill(store, source, executor=two) == len(grid)
     assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
     assert sorted(notes(tmp_path / "log", "tile"))[0][:2] == [0, 0]
@@ -226,8 +233,8 @@ def test_projected_features(two: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_strips_of_a_row_keep_to_a_worker(two: Any, tmp_path: Path) -> None:
     grid = Grid(160, 160, 10)
-    source = SlowTiles(grid, str(tmp_path / "log"))
-    fill(KernelStore.prepare(tmp_path / "store", source), source, executor=two)
+    store, source = begun(tmp_path, grid)
+    fill(store, source, executor=two)
     followed: dict[int, tuple[int, int]] = {}
     same = 0
     for i, j, pid in notes(tmp_path / "log", "tile"):
@@ -257,8 +264,7 @@ def test_only_missing_and_damaged_tiles_are_computed(two: Any, tmp_path: Path) -
 def test_worker_killed_costs_its_running_tile(two: Any, tmp_path: Path) -> None:
     grid = Grid(90, 90, 10, symmetric=True)
     log = tmp_path / "log"
-    source = SlowTiles(grid, str(log), seconds=0.05)
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, grid, 0.05)
     two.wait_for_workers(2)
     with running(lambda: fill(store, source, executor=two)) as ended:
         wait_until(lambda: len(notes(log, "tile")) >= 10, ended)
@@ -266,9 +272,9 @@ def test_worker_killed_costs_its_running_tile(two: Any, tmp_path: Path) -> None:
         os.kill(victim, signal.SIGKILL)
     assert ended == {"value": len(grid)}
     assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
-    begun = notes(log, "start")
-    assert victim in {pid for *_, pid in begun}
-    assert len(begun) - len(grid) <= 1, "more than the running tile was lost"
+    started = notes(log, "start")
+    assert victim in {pid for *_, pid in started}
+    assert len(started) - len(grid) <= 1, "more than the running tile was lost"
 
 
 @pytest.mark.nightly
@@ -276,8 +282,7 @@ def test_all_workers_killed_at_once(tmp_path: Path) -> None:
     """The source goes with its last holder; it is sent again to the workers Dask's nannies start."""
     grid = Grid(60, 60, 10, symmetric=True)
     log = tmp_path / "log"
-    source = SlowTiles(grid, str(log), seconds=0.05)
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, grid, 0.05)
     with cluster(1) as client, running(lambda: fill(store, source, executor=client)) as ended:
         wait_until(lambda: len(notes(log, "tile")) >= 5, ended)
         for pid in client.run(os.getpid).values():
@@ -317,8 +322,7 @@ class Cluster:
 def test_scheduler_killed_and_resumed_here(tmp_path: Path) -> None:
     grid = Grid(90, 90, 10, symmetric=True)
     log = tmp_path / "log"
-    source = SlowTiles(grid, str(log), seconds=0.1)
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, grid, 0.1)
     with Cluster(tmp_path) as machines:
         with running(lambda: fill(store, source, executor=machines.address)) as ended:
             wait_until(lambda: len(notes(log, "tile")) >= 6, ended)
@@ -340,8 +344,7 @@ def test_scheduler_killed_and_resumed_here(tmp_path: Path) -> None:
 def test_workers_that_come_later_take_part(tmp_path: Path) -> None:
     grid = Grid(90, 90, 10, symmetric=True)
     log = tmp_path / "log"
-    source = SlowTiles(grid, str(log), seconds=0.2)
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, grid, 0.2)
     with cluster(1) as client, running(lambda: fill(store, source, executor=client)) as ended:
         wait_until(lambda: len(notes(log, "tile")) >= 1, ended)
         client.cluster.scale(3)
@@ -358,10 +361,10 @@ def test_threads_of_a_worker_work_on_one_tile(tmp_path: Path) -> None:
 
     threads = torch.get_num_threads()
     grid = Grid(30, 30, 5)
-    source = Watched(grid, str(tmp_path / "log"), seconds=0.001)
+    store, source = begun(tmp_path, grid, 0.001, Watched)
     in_this_process = {"processes": False, "n_workers": 1, "threads_per_worker": 3, "dashboard_address": None}
     with distributed.Client(**in_this_process, silence_logs=50, set_as_default=False) as client:
-        assert fill(KernelStore.prepare(tmp_path / "store", source), source, executor=client) == len(grid)
+        assert fill(store, source, executor=client) == len(grid)
     order = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines() if "engine" not in line]
     assert order == ["threads", "start", "tile"] * len(grid), "two tiles at once"
     assert {count for count, _ in notes(tmp_path / "log", "threads")} == {3}
@@ -375,8 +378,7 @@ def test_interrupt_stops_the_workers(two: Any, tmp_path: Path) -> None:
         pytest.skip("an interrupt reaches the main thread")
     grid = Grid(300, 300, 10)
     log = tmp_path / "log"
-    source = SlowTiles(grid, str(log), seconds=0.05)
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, grid, 0.05)
 
     ended = threading.Event()
 
@@ -392,9 +394,9 @@ def test_interrupt_stops_the_workers(two: Any, tmp_path: Path) -> None:
         fill(store, source, executor=two)
     ended.set()
     thread.join()
-    begun = len(notes(log, "start"))
+    started = len(notes(log, "start"))
     time.sleep(0.3)
-    assert len(notes(log, "start")) <= begun + 2, "workers go on with their strips"
+    assert len(notes(log, "start")) <= started + 2, "workers go on with their strips"
     assert len(store.done()) >= 4
 
 
@@ -458,8 +460,7 @@ def test_worker_of_another_version(tmp_path: Path) -> None:
     other = tmp_path / "other" / "ntkscope-9.9.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: ntkscope\nVersion: 9.9\n")
-    source = SlowTiles(Grid(4, 4, 2), str(tmp_path / "log"))
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, Grid(4, 4, 2))
     with Cluster(tmp_path, other.parent) as machines, pytest.raises(DistributedError, match=r"ntkscope is 9\.9 there"):
         fill(store, source, executor=machines.address)
 
@@ -476,8 +477,7 @@ class Deadly(SlowTiles):
 @pytest.mark.nightly
 def test_tile_that_kills_its_workers(tmp_path: Path) -> None:
     register_pickle_by_value(sys.modules[__name__])
-    source = Deadly(Grid(8, 8, 2), str(tmp_path / "log"))
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, Grid(8, 8, 2), kind=Deadly)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         cluster(2) as client,
@@ -508,8 +508,7 @@ class Faulty(SlowTiles):
 
 def test_an_error_of_a_tile_is_the_error_one_sees(two: Any, tmp_path: Path) -> None:
     register_pickle_by_value(sys.modules[__name__])
-    source = Faulty(Grid(8, 8, 2), str(tmp_path / "log"))
-    store = KernelStore.prepare(tmp_path / "store", source)
+    store, source = begun(tmp_path, Grid(8, 8, 2), kind=Faulty)
     with pytest.raises(NumericalError, match=r"tile \(1, 2\)") as caught:
         fill(store, source, executor=two)
     assert "are safe" in caught.value.__notes__[0]

@@ -350,7 +350,7 @@ class TestUntrustedAttributes:
 
     @pytest.mark.parametrize(
         ("schema", "remedy"),
-        [(1, "by an earlier ntkscope.* compute it again in a new folder"), (3, "; .*reads up to 2: update ntkscope")],
+        [(1, " by an earlier ntkscope.* compute it again in a new folder"), (3, "; .*reads up to 2: update ntkscope")],
     )
     def test_another_schema_says_what_to_do(self, tmp_path: Path, schema: int, remedy: str) -> None:
         zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": schema}))
