@@ -25,13 +25,20 @@ def write_faces(root: Path, **changes: np.ndarray) -> None:
     np.savez(root / "olivetti" / "olivetti_faces_glasses.npz", **arrays)
 
 
-class ByPerson(DatasetContract):
+class TestOlivetti(DatasetContract):
     name = "olivetti"
+    options = given(verify=False)
     supports_dtype = False
     item_shape = (1, 64, 64)
     classes = 2
     sizes = given(train=300, test=100)
     balance = 0.25
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def files(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        cls.root = str(tmp_path_factory.mktemp("faces"))
+        write_faces(Path(cls.root))
 
     def check_defining_property(self, split: Split) -> None:
         train, test = (set(part.extras["person"].tolist()) for part in (split.train, split.test))
@@ -40,23 +47,7 @@ class ByPerson(DatasetContract):
         for part in (split.train, split.test):
             assert torch.equal(part.y, part.extras["glasses"])
             share = float(part.y.double().mean())
-            assert 0.2 < share < 0.4  # 119 of 400 images, people being drawn from each kind
-
-
-class TestSmallOlivetti(ByPerson):
-    options = given(verify=False)
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def files(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
-        cls.root = str(tmp_path_factory.mktemp("faces"))
-        write_faces(Path(cls.root))
-
-
-class TestOlivetti(ByPerson):
-    pytestmark = needs_data
-    options = given(normalise="unit")
-    value_range = (0.0, 1.0)
+            assert 0.2 < share < 0.4  # people are drawn from each kind
 
 
 class TestRealOlivetti:
@@ -67,18 +58,15 @@ class TestRealOlivetti:
         assert (len(split.train), len(split.test)) == (300, 100)
         assert int(split.train.y.sum() + split.test.y.sum()) == 119
         assert set(split.train.extras["person"].tolist()) & set(split.test.extras["person"].tolist())
+        x = torch.cat([split.train.x, split.test.x]).double()
+        assert abs(float(x.mean())) < 1e-3  # four digits in the constants
+        assert abs(float(x.std()) - 1) < 1e-3
 
     def test_persons_as_classes(self) -> None:
         split = ntkscope.data.load("olivetti", target="person", split="random", test_fraction=0.3)
         assert torch.bincount(split.test.y).tolist() == [3] * 40
         assert torch.bincount(split.train.y).tolist() == [7] * 40
         assert len(split.classes) == 40
-
-    def test_standard_normalisation(self) -> None:
-        split = ntkscope.data.load("olivetti", split="random")
-        x = torch.cat([split.train.x, split.test.x]).double()
-        assert abs(float(x.mean())) < 1e-3  # four digits in the constants
-        assert abs(float(x.std()) - 1) < 1e-3
 
     def test_changed_pixel(self, tmp_path: Path) -> None:
         with np.load(data_root() / "olivetti" / "olivetti_faces_glasses.npz") as archive:

@@ -75,29 +75,6 @@ class TestSmallSentiment140(SmallFiles):
         )  # raw: entities kept, lines end at \n alone
 
 
-class TestCola(DatasetContract):
-    pytestmark = needs_data
-    name = "cola"
-    options = given(max_train=1000)
-    supports_dtype = False
-    classes = 2
-    sizes = given(train=1000, test=1043)
-    balance = 0.21
-
-    def check_defining_property(self, split: Split) -> None:
-        assert torch.bincount(split.train.y).tolist() == [296, 704]  # 2528 / 8551 of 1000 is 295.6
-
-
-class TestSentiment140(DatasetContract):
-    pytestmark = needs_data
-    name = "sentiment140"
-    options = given(max_train=1000)
-    supports_dtype = False
-    classes = 2
-    sizes = given(train=1000, test=359)
-    balance = 0.01
-
-
 class TestRealFiles:
     pytestmark = needs_data
 

@@ -157,13 +157,6 @@ def test_stamping_the_test_images() -> None:
     assert int((kept.x != part.x).any(dim=1).sum()) == 40 * 8
 
 
-def test_the_same_trigger_in_train_and_test() -> None:
-    part, trigger = images(), Trigger.random(11, height=8, width=8)
-    poisoned, stamped = badnets(part, 0.5, trigger=trigger), stamp(part, trigger)
-    mask = poisoned.extras["poisoned"]
-    assert torch.equal(poisoned.x[mask], stamped.x[mask])
-
-
 def test_random_triggers_differ_and_fit() -> None:
     triggers = [Trigger.random(seed, height=8, width=8) for seed in range(30)]
     assert triggers[0] == Trigger.random(0, height=8, width=8)

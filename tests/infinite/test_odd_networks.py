@@ -23,46 +23,11 @@ X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.fl
 IMAGES = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def shared_activation(width: int) -> nn.Module:
-    act = nn.ReLU(inplace=True)
-    return nn.Sequential(nn.Linear(4, width), act, nn.Linear(width, width), act, nn.Linear(width, 1))
-
-
-def nested(width: int) -> nn.Module:
-    act = nn.Tanh()
-    inner = nn.Sequential(nn.Identity(), nn.Sequential(nn.Linear(width, width), act), nn.Sequential())
-    return nn.Sequential(nn.Sequential(nn.Sequential(nn.Linear(4, width), act)), inner, nn.Linear(width, 1))
-
-
 def frozen(width: int) -> nn.Module:
     net = nn.Sequential(nn.Linear(4, width), nn.LeakyReLU(0.3), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
     net[0].requires_grad_(False)
     net[2].bias.requires_grad_(False)
     return net
-
-
-def strange_convolution(width: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, width, (3, 2), stride=(2, 1), padding=(2, 0), dilation=(1, 2)),
-        nn.ReLU(),
-        nn.Conv2d(width, width, (1, 2), padding="valid", bias=False),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(width * 5 * 3, 1),
-    )
-
-
-def same_and_circular(width: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, width, (2, 3), padding="same"),
-        nn.ReLU(),
-        nn.Conv2d(width, width, 3, padding=1, padding_mode="circular"),
-        nn.ReLU(),
-        nn.AvgPool2d((2, 3), stride=(1, 2)),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(width, 1),
-    )
 
 
 def normalised(width: int) -> nn.Module:
@@ -73,11 +38,7 @@ def normalised(width: int) -> nn.Module:
 
 
 RIGHT = {
-    "shared activation, in place": (shared_activation, X, 256, 24),
-    "nested": (nested, X, 256, 24),
     "frozen": (frozen, X, 256, 24),
-    "strange convolution": (strange_convolution, IMAGES, 48, 24),
-    "same and circular": (same_and_circular, IMAGES, 48, 24),
     "layer norm used twice": (normalised, X, 256, 24),
 }
 

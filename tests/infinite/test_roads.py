@@ -145,13 +145,6 @@ def test_a_convolution_of_the_whole_image_is_dense() -> None:
     assert_kernel_close(infinite.kernel(conv, x).dense(), infinite.kernel(dense, x).dense(), SAME)
 
 
-def test_rotating_the_inputs_changes_nothing() -> None:
-    x = noise(4, 6)
-    turn = torch.linalg.qr(noise(6, 6, seed=4))[0]
-    net = serial(D, Relu(), D, Gelu(), D)
-    assert_kernel_close(infinite.kernel(net, x @ turn).dense(), infinite.kernel(net, x).dense(), SAME)
-
-
 def test_modules_and_vocabulary_are_one_network() -> None:
     module = nn.Sequential(
         nn.Conv2d(2, 64, 3, padding="same"),

@@ -11,23 +11,9 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.linalg.sketches.sketch import projection_rows
+from strategies.named import NAMED
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-class Encoder(nn.Module):
-    """Tokens, learned positions, attention, a head: tables, shared calls and packed projections in one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.word, self.place = nn.Embedding(13, 8), nn.Embedding(6, 8)
-        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.word(x) + self.place(torch.arange(x.shape[1], device=x.device))
-        return self.head(self.body(h).mean(1))
 
 
 class Gated(nn.Module):
@@ -46,12 +32,12 @@ def cases() -> dict[str, tuple[nn.Module, Tensor]]:
     return {
         "lenet": (ns.models.build("lenet"), torch.randn(5, 1, 28, 28, dtype=torch.float64)),
         "resnet20": (ns.models.build("resnet20"), torch.randn(3, 3, 32, 32, dtype=torch.float64)),
-        "encoder": (Encoder(), torch.randint(0, 13, (4, 6))),
+        "decoder": NAMED["tied_decoder"](),
     }
 
 
 @pytest.mark.parametrize("name", sorted(ns.KERNELS))
-@pytest.mark.parametrize("network", ["lenet", "resnet20", "encoder"])
+@pytest.mark.parametrize("network", ["lenet", "resnet20", "decoder"])
 def test_the_numbers_of_the_cpu(name: str, network: str) -> None:
     model, x = cases()[network]
     model = model.double().eval()
@@ -98,7 +84,7 @@ def test_tiles_on_disk_are_the_numbers_of_the_cpu_and_the_same_where_they_travel
 
 
 @pytest.mark.parametrize("kind", ["sparse", "kronecker"])
-@pytest.mark.parametrize("network", ["lenet", "resnet20", "encoder"])
+@pytest.mark.parametrize("network", ["lenet", "resnet20", "decoder"])
 def test_structured_projections_are_those_of_the_cpu(kind: str, network: str) -> None:
     model, x = cases()[network]
     model = model.double().eval()

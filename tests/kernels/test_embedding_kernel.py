@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
 
 import ntkscope as ns
 from contracts.kernel import KernelContract, everywhere, perceptron, seeded
@@ -21,13 +20,6 @@ class TestEmbedding(KernelContract):
     name = "em"
     takes_outputs = False
     takes_params = False
-
-    @everywhere
-    def test_layers_add_up(self, case: Callable[[], Case]) -> None:
-        model, x = seeded(case)
-        layers = self.options_for(model)["layers"]
-        parts = [ns.kernel("em", model, x, layers=[layer]).dense() for layer in layers]
-        assert_kernel_close(torch.stack(parts).sum(0), ns.kernel("em", model, x, layers=layers).dense(), 1e-12)
 
     @everywhere
     def test_the_default_layers_are_named(self, case: Callable[[], Case]) -> None:

@@ -130,61 +130,6 @@ def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> 
     assert os.getpid() not in {pid for *_, pid in notes(tmp_path / "log", "tile")}
 
 
-def watch_engines() -> None:
-    """Let this process count the engines it makes from now on."""
-    recipe: Any = importlib.import_module("ntkscope.tangent.kernel.store_source").TangentRecipe
-    if hasattr(recipe, "made"):
-        return
-    make = recipe.make
-
-    def counted(self: Any, *arguments: Any) -> Any:
-        recipe.made += 1
-        return make(self, *arguments)
-
-    recipe.made, recipe.make = 0, counted
-
-
-def engines() -> int:
-    recipe: Any = importlib.import_module("ntkscope.tangent.kernel.store_source").TangentRecipe
-    made, recipe.made = recipe.made, 0
-    return int(made)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("cross", [False, True], ids=["symmetric", "cross"])
-def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made here with two threads and there by two workers with one each: the same bytes, one engine a worker."""
-    draw = generator(0, "a small network")
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(4, 4, 3, stride=2),
-        nn.GELU(),
-        nn.Flatten(),
-        nn.Linear(36, 3),
-    )
-    for value in model.parameters():
-        value.data = torch.randn(value.shape, generator=draw) / value.shape[-1]
-    x = torch.randn(41, 1, 8, 8, generator=draw)
-    sides = (x[:30], x[30:]) if cross else (x,)
-    monkeypatch.setattr("ntkscope.tangent.kernel.plan.LARGEST", 7)  # samples a tile
-    register_pickle_by_value(sys.modules[__name__])
-    two.wait_for_workers(2)
-    two.run(watch_engines)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        here: Any = ns.kernel("trntk", model, *sides, store=tmp_path / "here")
-        there: Any = ns.kernel("trntk", model, *sides, store=tmp_path / "there", executor=two)
-    finally:
-        torch.set_num_threads(threads)
-    assert len(here.store.grid) >= 10
-    assert list(two.run(engines).values()) == [1, 1]
-    assert torch.equal(there.dense(), here.dense())
-    assert content(tmp_path / "there") == content(tmp_path / "here")
-    torch.testing.assert_close(there.dense(), ns.kernel("trntk", model, *sides).dense())
-
-
 def small_network() -> tuple[nn.Module, torch.Tensor]:
     draw = generator(0, "a small network")
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
