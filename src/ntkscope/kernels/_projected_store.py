@@ -23,7 +23,7 @@ from ntkscope.kernels._sketching import Room, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
 from ntkscope.linalg.grams.tiling import TileValues
-from ntkscope.storage.chunks import Chunks, chunk_grid
+from ntkscope.storage.chunks import Chunks
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill
 from ntkscope.storage.stored_features import open_features
@@ -125,7 +125,7 @@ class ProjectedRows(NetworkSource[Engine]):
             recipe,
             x,
             None,
-            grid=chunk_grid(store.n, store.width, store.rows),
+            grid=store.grid,
             dtype=store.dtype,
             device=device,
             labels=store.labels,

@@ -17,6 +17,7 @@ from ntkscope.core.errors import StoreError
 from ntkscope.core.files.schema import shown
 from ntkscope.core.identity import Answers, disagreement, machine, tolerance
 from ntkscope.core.identity.answers import DIFFERENT
+from ntkscope.linalg.grams.tiling import TileSource
 from ntkscope.storage._files import Folder, folder
 from ntkscope.storage._zarr import DTYPES, ChunkedArray, attributes_checksum, attributes_of, put_attributes
 
@@ -41,8 +42,8 @@ class Store:
         """A store from attributes anyone may have written: every entry is checked before it is used."""
 
     @abstractmethod
-    def _require(self, other: Self) -> None:
-        """Raise an error that names every difference, unless both hold the same numbers."""
+    def require(self, source: TileSource | Self) -> None:
+        """Raise an error that names every difference, unless this source computes the numbers this store holds."""
 
     @abstractmethod
     def _shape(self) -> dict[str, Any]:
@@ -59,24 +60,20 @@ class Store:
             raise UsageError(f"got numbers in {self.dtype} for a store; expected one of {', '.join(map(str, DTYPES))}")
         found = attributes_of(self.folder, self.kind, SCHEMA)
         if found is not None:
-            self.validated(self.folder, found)._require(self)  # before the network is run
+            self.validated(self.folder, found).require(self)  # before the network is run
         now = ask()
         new: Self = replace(self, answers=now)  # type: ignore[type-var]
         self.validated(self.folder, new._attributes())  # never write what could not be read back
         if found is None:
             names = self.folder.names()
-            if (
-                names and attributes_of(self.folder, self.kind, SCHEMA) is None
-            ):  # else another process has just created it
+            if names and attributes_of(self.folder, self.kind, SCHEMA) is None:  # else another process just created it
                 raise StoreError(
                     f"{self.url} is neither a {self.named} nor empty ({', '.join(names[:5])}); expected a new or empty folder,"
                     f" or a {self.named}"
                 )
-            put_attributes(
-                self.folder, new._attributes()
-            )  # of several concurrent processes one is first; the others compare
+            put_attributes(self.folder, new._attributes())  # of several processes one is first; the others compare
         stored = self.open(self.url)
-        stored._require(self)
+        stored.require(self)
         stored.compare_answers(now)
         for array in stored._arrays:
             array.put_metadata()
@@ -103,6 +100,10 @@ class Store:
     def url(self) -> str:
         """The address of the store."""
         return self.folder.url
+
+    def clear_leftovers(self) -> None:
+        """Remove the half-written files of processes that were killed."""
+        self.folder.clear_leftovers()
 
     def compare_answers(self, now: Answers | None) -> None:
         """Raise an error unless the network gives the answers that were kept when the store was created."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -10,20 +11,12 @@ from ntkscope.core.identity import Answers
 from ntkscope.linalg.grams.tiling import Grid, TileSource, TileValues
 from ntkscope.storage._files import Folder
 from ntkscope.storage.feature_store import FeatureStore
-
-
-def chunk_grid(n: int, width: int, rows: int) -> Grid:
-    """(n, width) features in chunks of whole rows.
-
-    >>> list(chunk_grid(5, 3, 2))
-    [(0, 0), (1, 0), (2, 0)]
-    """
-    return Grid(n, width, rows, across=width)
+from ntkscope.storage.kernel_store import KernelStore
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """A `FeatureStore` that is filled tile by tile."""
+    """A `FeatureStore` that is filled tile by tile; methods as of `KernelStore`."""
 
     store: FeatureStore
     parts = "chunks"
@@ -38,16 +31,14 @@ class Chunks:
 
     @property
     def grid(self) -> Grid:
-        return chunk_grid(self.store.n, self.store.width, self.store.rows)
+        return self.store.grid
 
     def again(self) -> Chunks | None:
-        """The store currently at this place."""
         found = FeatureStore.find(self.url)
         return None if found is None else Chunks(found)
 
     def require(self, source: TileSource) -> None:
-        """Raise an error that names every difference, unless this source computes the features this store holds."""
-        self.store.require(source.fingerprint, source.grid.n, source.grid.m, source.dtype)
+        self.store.require(source)
 
     def compare_answers(self, now: Answers | None) -> None:
         self.store.compare_answers(now)
@@ -77,4 +68,8 @@ class Chunks:
         return str(tile[0])
 
     def clear_leftovers(self) -> None:
-        self.folder.clear_leftovers()
+        self.store.clear_leftovers()
+
+
+Store: TypeAlias = KernelStore | Chunks
+"""Tiles on disk, of a kernel or of features; it pickles, and holds nothing open."""

@@ -24,7 +24,8 @@ from ntkscope.core.progress import Progress, counter
 from ntkscope.linalg.grams.tiling import TileSource
 from ntkscope.storage._zarr import optional
 from ntkscope.storage.certified import add_certificate
-from ntkscope.storage.lacking import Store, outstanding, to_check
+from ntkscope.storage.chunks import Store
+from ntkscope.storage.lacking import outstanding, to_check
 from ntkscope.storage.worker import DistributedError, Strip, compare, compute, distributed_package, leave
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles

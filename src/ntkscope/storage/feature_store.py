@@ -20,6 +20,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.errors import DamagedTile, StoreError
 from ntkscope.core.identity import Answers, machine
+from ntkscope.linalg.grams.tiling import Grid, TileSource
 from ntkscope.storage._base import Store, checked_entries
 from ntkscope.storage._files import Folder, folder
 from ntkscope.storage._zarr import ChunkedArray, differences, dtype_named, whole_number
@@ -62,14 +63,17 @@ class FeatureStore(Store):
         new = cls(folder(url), n, width, min(rows, n), dtype, dict(labels), dict(fingerprint))
         return new.begun(lambda: None if answers is None else answers())
 
-    def _require(self, other: FeatureStore) -> None:
-        self.require(other.fingerprint, other.n, other.width, other.dtype)
+    @property
+    def grid(self) -> Grid:
+        """(n, width) features in chunks of whole rows."""
+        return Grid(self.n, self.width, self.rows, across=self.width)
 
-    def require(self, fingerprint: Mapping[str, str], n: int, width: int, dtype: torch.dtype) -> None:
-        """Raise an error that names every difference, unless these are the features this store holds."""
-        found = differences(self.fingerprint, fingerprint)
-        mine = {"inputs": self.n, "width": self.width, "dtype": str(self.dtype)}
-        found += differences(mine, {"inputs": n, "width": width, "dtype": str(dtype)})
+    def require(self, source: TileSource | FeatureStore) -> None:
+        found = differences(self.fingerprint, source.fingerprint)
+        mine, theirs = (
+            {"inputs": each.grid.n, "width": each.grid.m, "dtype": str(each.dtype)} for each in (self, source)
+        )
+        found += differences(mine, theirs)
         if found:
             raise StoreError(
                 f"{self.url} holds other features: {'; '.join(found)}; resume with what they were computed from, or choose"

@@ -10,7 +10,8 @@ from ntkscope.core.progress import counter
 from ntkscope.linalg.grams.tiling import Certifying, TileSource, run
 from ntkscope.storage.certified import add_certificate
 from ntkscope.storage.distributed import fill_on
-from ntkscope.storage.lacking import Store, outstanding, to_check
+from ntkscope.storage.chunks import Store
+from ntkscope.storage.lacking import outstanding, to_check
 
 
 def fill(

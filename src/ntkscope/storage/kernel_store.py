@@ -68,7 +68,6 @@ class KernelStore(Store):
         return str(tile)
 
     def require(self, source: TileSource | KernelStore) -> None:
-        """Raise an error that names every difference, unless this source computes the numbers this store holds."""
         found = differences(self.fingerprint, source.fingerprint)
         mine, theirs = ({"rows": g.n, "columns": g.m, "tile size": g.size, "symmetric": g.symmetric}
                         for g in (self.grid, source.grid))  # fmt: skip
@@ -83,9 +82,6 @@ class KernelStore(Store):
         """Raise an error unless this is the stored tile: bit for bit if the same kind of machine computed it on a CPU,
         else up to rounding."""
         self._compare(f"tile {(i, j)}", self.read(i, j), tile.values, self._values.computed_on((i, j)), device)
-
-    def _require(self, other: TileSource | KernelStore) -> None:
-        self.require(other)
 
     # -- tiles ------------------------------------------------------------------------------------------------------
 
@@ -187,10 +183,6 @@ class KernelStore(Store):
         """Remove one tile."""
         self._check(i, j)
         self._values.remove((i, j))
-
-    def clear_leftovers(self) -> None:
-        """Remove the half-written files of processes that were killed."""
-        self.folder.clear_leftovers()
 
     # -- diagonals --------------------------------------------------------------------------------------------------
 

@@ -4,60 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
-import torch
-
-from ntkscope.core.identity import Answers, drawn
-from ntkscope.linalg.grams.tiling import Grid, TileSink, TileSource, TileValues
-from ntkscope.storage._files import Folder
+from ntkscope.core.identity import drawn
+from ntkscope.linalg.grams.tiling import TileSource
+from ntkscope.storage.chunks import Store
 
 
 class DamageWarning(RuntimeWarning):
     """Tiles of a store were damaged and are computed again."""
-
-
-@runtime_checkable
-class Store(TileSink, Protocol):
-    """Tiles on disk, of a kernel or of features; it pickles, and holds nothing open."""
-
-    parts: str
-    """What its tiles are called: "tiles" or "chunks"."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def folder(self) -> Folder: ...
-
-    @property
-    def grid(self) -> Grid: ...
-
-    def again(self) -> Store | None:
-        """The store that is at the same place now, as a worker sees it."""
-        ...
-
-    def require(self, source: TileSource) -> None: ...
-
-    def compare_answers(self, now: Answers | None) -> None: ...
-
-    def compare_tile(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None: ...
-
-    def done(self) -> set[tuple[int, int]]: ...
-
-    def missing(self) -> list[tuple[int, int]]: ...
-
-    def damaged(self) -> list[tuple[int, int]]: ...
-
-    def without_diagonals(self) -> Mapping[str, list[tuple[int, int]]]:
-        """Fields of tiles of which nothing is there, and the tiles that would have brought them."""
-        ...
-
-    def said(self, tile: tuple[int, int]) -> str:
-        """A tile's name in a message."""
-        ...
-
-    def clear_leftovers(self) -> None: ...
 
 
 def to_check(store: Store, todo: Mapping[tuple[int, int], bool]) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from ntkscope.core.errors import StoreError
 from ntkscope.core.machine.threads import torch_threads
 from ntkscope.linalg.grams.tiling import Answering, Certifying, TileSource, run
 from ntkscope.storage._zarr import optional
-from ntkscope.storage.lacking import Store
+from ntkscope.storage.chunks import Store
 
 
 class DistributedError(NtkscopeError, RuntimeError):
