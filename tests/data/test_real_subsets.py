@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ntkscope.core import UsageError
 from ntkscope.core.errors import UnknownName
 from ntkscope.data.normalise import constants, to_float
-from ntkscope.data.subsets import Images, image_split, keep_classes, resolve_classes, stratified
+from ntkscope.data.subsets import Images, Subset, image_split, keep_classes, resolve_classes, stratified
 
 NAMES = ("cat", "dog", "frog")
 STANDARD = ((0.5, 0.25, 0.125), (0.5, 0.25, 2.0))
@@ -116,9 +116,7 @@ def test_image_split_selects_before_it_converts() -> None:
         Images(images, y, 10, {"place": np.arange(90)}),
         Images(images[:30], y[:30]),
         NAMES,
-        standard=STANDARD,
-        seed=0,
-        classes=("frog", "cat"),
+        Subset(STANDARD, 0, ("frog", "cat")),
     )
     assert split.classes == ("frog", "cat")
     assert torch.bincount(split.train.y).tolist() == [5, 5]

@@ -146,10 +146,10 @@ def test_damaged_cola(root: Path, content: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("train", "manual", "message"),
     [
-        (b"0\tbad\n2\tneutral\n", None, r"train_sample_20k\.tsv\.gz, line 2: got polarity '2', expected 0 or 4"),
-        (b"0 no tab\n", None, r"line 1: got 1 columns, expected 2 \(polarity, text\)"),
+        (b"0\tbad\n2\tneutral\n", None, r"train_sample_20k\.tsv\.gz, row 2: got polarity '2', expected one of 0, 4"),
+        (b"0 no tab\n", None, r"row 1: got 1 columns, expected 2"),
         (b"0\tna\xefve\n", None, r"byte 4 \(line 1\) is 0xef, which is not UTF-8"),
-        (None, b'"1","0","d","q","u","t"\n', r"row 1: got polarity '1', expected 0, 2 or 4"),
+        (None, b'"1","0","d","q","u","t"\n', r"row 1: got polarity '1', expected one of 0, 2, 4"),
         (None, b'"4","0","d","q","u"\n', r"testdata\.manual.*row 1: got 5 columns, expected 6"),
     ],
 )

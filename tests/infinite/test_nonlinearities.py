@@ -12,7 +12,7 @@ from ntkscope import infinite
 from ntkscope.core import UsageError
 from ntkscope.infinite import Activation, Dense, Erf, Gelu, LeakyRelu, Relu, serial
 from ntkscope.infinite.layer import Nonlinearity
-from ntkscope.infinite.rules import Abs, Cos, Rbf, Sin
+from ntkscope.infinite.rules import Abs, Rbf, Sin
 
 
 def test_the_quadrature_oracle_knows_moments() -> None:
@@ -46,7 +46,6 @@ LAYERS: dict[str, Nonlinearity] = {
     "Abs": Abs(),
     "Erf": Erf(),
     "Sin": Sin(1.3, 0.4),
-    "Cos": Cos(0.8, 0.1),
     "Rbf": Rbf(0.7),
     "Gelu": Gelu(),
 }

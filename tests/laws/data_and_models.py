@@ -23,7 +23,7 @@ from laws.table import (
     share,
     switch,
 )
-from ntkscope.data._validation import check_part, validate
+from ntkscope.data._validation import validate
 from ntkscope.models._layers import Normalised, Scale, gaussian_moments
 
 D, MO = ns.data, ns.models
@@ -85,7 +85,6 @@ CASES: list[Case] = [
     case(D.one_vs_rest, data=images(), positive=count(1, least=0), options={"of": summed}),
     case(D.translate, data=images(), max_shift=count(2, least=0), seed=seed(), epoch=count(1, least=0),
         fill=given(0.0, bad=("x", None, object(), float("nan"), float("inf"), 1j)), options={"of": summed}),
-    case(check_part, part=images(), classes=count(3, least=0)),
     case(validate, split=split(), options={"of": summed}),
     case(D.options_of, name=choice("digits")),
     case(D.load, name=choice("digits"), seed=seed(), options={"of": summed}),

@@ -101,7 +101,6 @@ CASES: list[Case] = [
     layer(F.Erf, normalize=switch()),
     layer(F.Gelu, normalize=switch()),
     layer(F.rules.Sin, a=finite(1.0), b=finite(0.5), normalize=switch()),
-    layer(F.rules.Cos, a=finite(1.0), b=finite(0.5), normalize=switch()),
     layer(F.rules.Rbf, gamma=positive(1.0), normalize=switch()),
     layer(F.Activation, fn=given(torch.tanh, bad=(None, "x", 3, object())), terms=count(20).may_be(None),
         normalize=switch()),

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntkscope.core import Part, Split
-from ntkscope.core.checked import CountOrZero, checked
+from ntkscope.core import Split
+from ntkscope.core.checked import checked
 from ntkscope.core.errors import DataCorrupt
 from ntkscope.core.model.tree import leaves
 
@@ -59,23 +59,14 @@ def check_labels(y: Tensor, classes: int, where: str = "y") -> None:
 
 
 @checked
-def check_part(part: Part, classes: CountOrZero = 0, where: str = "part") -> None:
-    """Raise `DataCorrupt` unless the inputs and real targets are finite and class labels lie in range.
-
-    `classes` = 0 means a regression target.
-    """
-    check_finite(part.x, f"{where}.x")
-    if classes:
-        check_labels(part.y, classes, f"{where}.y")
-    else:
-        check_finite(part.y, f"{where}.y")
-
-
-@checked
 def validate(split: Split) -> Split:
-    """The same split, after every part of it passed `check_part`."""
+    """The same split, after the inputs and real targets of each part were found finite and its class labels in range."""
     for name in ("train", "validation", "test"):
         part = getattr(split, name)
         if part is not None:
-            check_part(part, len(split.classes), name)
+            check_finite(part.x, f"{name}.x")
+            if split.classes:
+                check_labels(part.y, len(split.classes), f"{name}.y")
+            else:
+                check_finite(part.y, f"{name}.y")
     return split

@@ -20,20 +20,11 @@ from ntkscope.core import Split
 from ntkscope.core.checked import Count
 from ntkscope.core.errors import DataCorrupt
 from ntkscope.data import _pickle
-from ntkscope.data._files import (
-    Alternatives,
-    Root,
-    check_sha256,
-    find_folder,
-    not_found,
-    pick,
-    places,
-    read_file,
-)
+from ntkscope.data._files import Alternatives, Root, check_sha256, find_folder, not_found, pick, places, read_file
 from ntkscope.data._npz import read_npz
 from ntkscope.data.normalise import Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Images, Labelled, class_subset, image_split
+from ntkscope.data.subsets import Classes, Images, Labelled, Subset, class_subset, image_split
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 STANDARD = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -199,16 +190,8 @@ def cifar10(
         return whole[:, 1:].reshape(-1, 3, 32, 32), whole[:, 0]
 
     *train, test = SHA256
-    return image_split(
-        "cifar10",
-        Images(*read(train), max_train),
-        Images(*read([test]), max_test),
-        NAMES,
-        standard=STANDARD,
-        seed=seed,
-        classes=classes,
-        normalise=normalise,
-    )
+    parts = Images(*read(train), max_train), Images(*read([test]), max_test)
+    return image_split("cifar10", *parts, NAMES, Subset(STANDARD, seed, classes, normalise))
 
 
 cifar2 = class_subset(

@@ -21,7 +21,7 @@ from ntkscope.core.errors import DataCorrupt, MemoryBudgetError, UnsafeData
 from ntkscope.data._files import Root, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Images, Labelled, image_split, resolve_classes
+from ntkscope.data.subsets import Classes, Images, Labelled, Subset, image_split, resolve_classes
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")  # nothing else is tried, whatever the file's name says
@@ -152,21 +152,11 @@ def image_folder(
             labels += [label] * len(of_class)
         return (_stack(paths, image_size, resize, max_pixels), np.array(labels, np.int64)), paths
 
-    (of_train, train_paths), (of_test, test_paths) = read("train", train), read("test", test)
-
     def named(paths: Sequence[Path]) -> np.ndarray:
         return np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)
 
-    return image_split(
-        "image-folder",
-        Images(*of_train, extras={"path": named(train_paths)}),
-        Images(*of_test, extras={"path": named(test_paths)}),
-        names,
-        standard=IMAGENET,
-        seed=seed,
-        classes=classes,
-        normalise=normalise,
-    )
+    parts = [Images(*each, extras={"path": named(paths)}) for each, paths in (read("train", train), read("test", test))]
+    return image_split("image-folder", *parts, names, Subset(IMAGENET, seed, classes, normalise))
 
 
 def _named(path: Path, folder: Path) -> str:

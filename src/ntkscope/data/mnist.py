@@ -16,7 +16,7 @@ from ntkscope.data._files import Alternatives, Root, find_folder, pick, places
 from ntkscope.data._idx import read_idx
 from ntkscope.data.normalise import MeanStd, Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Images, Labelled, class_subset, image_split
+from ntkscope.data.subsets import Classes, Images, Labelled, Subset, class_subset, image_split
 
 SYSTEM = "/usr/share/datasets"  # where Debian's packages put them
 
@@ -50,9 +50,9 @@ class IdxImages:
             searched = places(root, self.folders, [f"{SYSTEM}/{folder}" for folder in self.system])
             folder = find_folder(self.title, searched, [alternatives(name) for name in self.sha256], self.remedy)
             train, test = read_layout(folder, self.sha256 if verify else None)
-            chosen = {"seed": seed, "classes": classes, "normalise": normalise}
-            images = Images(*train, max_train), Images(*test, max_test)
-            return image_split(self.name, *images, self.classes, standard=self.standard, **chosen)
+            parts = Images(*train, max_train), Images(*test, max_test)
+            options = Subset(self.standard, seed, classes, normalise)
+            return image_split(self.name, *parts, self.classes, options)
 
         load.__name__, load.__doc__ = self.name.replace("-", "_"), doc
         return DATASETS.register(self.name)(load)

@@ -14,7 +14,7 @@ from ntkscope.data._files import Root, check_sha256, find_folder, places
 from ntkscope.data._npz import read_npz
 from ntkscope.data.normalise import Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Images, image_split
+from ntkscope.data.subsets import Images, Subset, image_split
 
 FILE = "olivetti_faces_glasses.npz"
 SHA256 = "7c2717c6cee78d6022932e66bb50843d691b77665dc87d5066a97f478570a31f"  # of images, person, glasses in a row
@@ -85,18 +85,10 @@ def olivetti(
     else:
         held_out = np.isin(np.arange(400), held_out_images(y, test_fraction, seed))
 
-    sides = {"train": ~held_out, "test": held_out}
-
     def part(mask: np.ndarray) -> Images:
         extras = {"person": person[mask].astype(np.int64), "glasses": glasses[mask].astype(np.int64)}
         return Images(images[mask][:, None], y[mask], extras=extras)
 
-    return image_split(
-        "olivetti",
-        part(sides["train"]),
-        part(sides["test"]),
-        ("no glasses", "glasses") if target == "glasses" else [f"person {who}" for who in range(40)],
-        standard=STANDARD,
-        seed=seed,
-        normalise=normalise,
-    )
+    names = ("no glasses", "glasses") if target == "glasses" else [f"person {who}" for who in range(40)]
+    options = Subset(STANDARD, seed, normalise=normalise)
+    return image_split("olivetti", part(~held_out), part(held_out), names, options)

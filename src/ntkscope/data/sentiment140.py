@@ -35,25 +35,20 @@ REMEDY = (
 )
 
 
-def read_manual(path: Path, sha256: str | None) -> list[list[str]]:
-    """The rows of the hand-labelled test set: polarity, id, date, query, user, text."""
-    rows = list(csv.reader(io.StringIO(read_text(path, sha256), newline="")))
+def read_rows(path: Path, sha256: str | None) -> list[list[str]]:
+    """The rows of the hand-labelled test set, a CSV file of polarity, id, date, query, user, text; or of a training file,
+    lines of polarity, a tab and the text."""
+    text = read_text(path, sha256)
+    if path.suffix == ".csv":
+        rows, columns, known = list(csv.reader(io.StringIO(text, newline=""))), 6, ("0", "2", "4")
+    else:
+        lines = text.removesuffix("\n").split("\n")
+        rows, columns, known = [line.removesuffix("\r").split("\t") for line in lines], 2, ("0", "4")
     for number, row in enumerate(rows, start=1):
-        if len(row) != 6:
-            raise DataCorrupt(f"{path}, row {number}: got {len(row)} columns, expected 6; fetch the file again")
-        if row[0] not in POLARITY:
-            raise DataCorrupt(f"{path}, row {number}: got polarity {row[0]!r}, expected 0, 2 or 4")
-    return rows
-
-
-def read_train(path: Path, sha256: str | None) -> list[list[str]]:
-    """The rows of a training file: polarity, text."""
-    rows = [line.removesuffix("\r").split("\t") for line in read_text(path, sha256).removesuffix("\n").split("\n")]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != 2:
-            raise DataCorrupt(f"{path}, line {number}: got {len(row)} columns, expected 2 (polarity, text)")
-        if row[0] not in ("0", "4"):
-            raise DataCorrupt(f"{path}, line {number}: got polarity {row[0]!r}, expected 0 or 4")
+        if len(row) != columns:
+            raise DataCorrupt(f"{path}, row {number}: got {len(row)} columns, expected {columns}; fetch the file again")
+        if row[0] not in known:
+            raise DataCorrupt(f"{path}, row {number}: got polarity {row[0]!r}, expected one of {', '.join(known)}")
     return rows
 
 
@@ -91,16 +86,14 @@ def sentiment140(
         whole = Part([row[-1] for row in rows], y, {key: [row[at] for row in rows] for key, at in extras.items()})
         return whole.take(torch.from_numpy(stratified(y.numpy(), limit, seed, "sentiment140", which)))
 
-    def path(names: tuple[str, ...]) -> Path:
-        found = pick(folder, names)
-        assert found is not None  # find_folder saw it
-        return found
+    def read(names: tuple[str, ...], which: str) -> list[list[str]]:
+        path = pick(folder, names)
+        assert path is not None  # find_folder saw it
+        return read_rows(path, SHA256[which] if verify else None)
 
     return Split(
-        train=part(read_train(path(TRAIN[train]), SHA256[train] if verify else None), "train", max_train, {}),
-        test=part(
-            read_manual(path(MANUAL), SHA256["manual"] if verify else None), "test", max_test, {"query": 3, "date": 2}
-        ),
+        train=part(read(TRAIN[train], train), "train", max_train, {}),
+        test=part(read(MANUAL, "manual"), "test", max_test, {"query": 3, "date": 2}),
         classes=names,
         name="sentiment140",
     )

@@ -32,6 +32,16 @@ class Images:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Subset:
+    """What is asked for of a data set: by which constants images are normalised, which classes, drawn by which seed."""
+
+    standard: MeanStd
+    seed: int
+    classes: Classes = None
+    normalise: Normalise = "standard"
+
+
 def resolve_classes(classes: Classes, names: Sequence[str]) -> tuple[int, ...]:
     """The labels `classes` means, given as labels or as names, in that order; all of them for `None`.
 
@@ -112,31 +122,21 @@ def stratified(y: Int64[np.ndarray, " n"], limit: int | None, seed: int, *stream
     return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
-def image_split(
-    name: str,
-    train: Images,
-    test: Images,
-    names: Sequence[str],
-    *,
-    standard: MeanStd,
-    seed: int,
-    classes: Classes = None,
-    normalise: Normalise = "standard",
-) -> Split:
+def image_split(name: str, train: Images, test: Images, names: Sequence[str], chosen: Subset) -> Split:
     """Select classes and samples while the images are bytes, then make float32 images of what is left.
 
     The `Split`'s extras hold `mean` and `std`, with which `x * std + mean` are the images in [0, 1].
     """
-    kept = resolve_classes(classes, names)
-    mean, std = constants(normalise, train.images.shape[1], standard)
+    kept = resolve_classes(chosen.classes, names)
+    mean, std = constants(chosen.normalise, train.images.shape[1], chosen.standard)
 
     def part(which: str, all_of: Images) -> Part:
         index, renamed = keep_classes(all_of.y, kept)
-        sample = stratified(renamed, all_of.limit, seed, name, which)
+        sample = stratified(renamed, all_of.limit, chosen.seed, name, which)
         index, renamed = index[sample], renamed[sample]
         more = {key: _entries(value[index]) for key, value in all_of.extras.items()}
-        chosen = all_of.images[index]
-        x = torch.from_numpy(chosen).float() if normalise is None else to_float(chosen, mean, std)
+        images = all_of.images[index]
+        x = torch.from_numpy(images).float() if chosen.normalise is None else to_float(images, mean, std)
         return Part(x, torch.from_numpy(renamed), more)
 
     return Split(

@@ -2,9 +2,8 @@
 
 from ntkscope.core.checked import check_room
 from ntkscope.infinite.boolean_cube import boolean_cube, radial
-from ntkscope.infinite.dynamics import dynamics, kernel_regression, max_learning_rate
-from ntkscope.infinite.finite import finite
-from ntkscope.infinite.limit import from_module, kernel, kernels
+from ntkscope.infinite.dynamics import dynamics, kernel_regression, max_learning_rate, sample
+from ntkscope.infinite.limit import finite, from_module, kernel, kernels
 from ntkscope.infinite.registry import module_rule
 from ntkscope.infinite.rules import (
     Activation,
@@ -21,7 +20,6 @@ from ntkscope.infinite.rules import (
     Residual,
     serial,
 )
-from ntkscope.infinite.sampling import sample
 from ntkscope.infinite.sphere import gaussian, harmonics, sphere
 
 __all__ = [

@@ -17,28 +17,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import tensor_of
-from ntkscope.core.checked import NonNegative, Positive, renamed
+from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core.arguments import tensor_of, whole
+from ntkscope.core.checked import Count, NonNegative, Positive, renamed
 from ntkscope.linalg import Gram, NumericalWarning, as_gram, cholesky_solve, minimum_norm_solve
 
 Matrix = Gram | Tensor | np.ndarray
-LOSSES: dict[str, Callable[[int], float]] = {
+LOSSES: dict[str, Callable[[int], float]] = {  # c in ḟ = −c Θ (f − y) for n samples
     "half-sum": lambda n: 1.0,  # ½ Σ (f − y)²
     "half-mean": lambda n: 1.0 / n,  # 1/(2n) Σ (f − y)²
     "mean": lambda n: 2.0 / n,  # 1/n Σ (f − y)²
 }
 
 LossName: TypeAlias = Annotated[str, tuple(LOSSES)]
-
-
-def rate_factor(loss: str, n: int) -> float:
-    """c in ḟ = −c Θ (f − y) for n samples.
-
-    >>> rate_factor("mean", 4)
-    0.5
-    """
-    return LOSSES[loss](n)
 
 
 @dataclass(frozen=True)
@@ -212,7 +203,7 @@ def dynamics(
         torch.where(zero, 0.0, values),
         vectors,
         targets.reshape(len(targets), -1),
-        rate_factor(loss, len(matrix)),
+        LOSSES[loss](len(matrix)),
         None if step is None else float(step),
         threshold,
         int(zero.sum()),
@@ -271,6 +262,31 @@ def max_learning_rate(theta: Matrix) -> MaxLearningRate:
     if not top > 0:
         raise NumericalError(f"the largest eigenvalue is {top:.3g}; expected a positive one: is this a kernel?")
     return MaxLearningRate(top, 1 / top, 2 / top)
+
+
+def sample(K: Matrix, count: Count = 1, *, seed: int = 0, keep: int | None = None) -> Float[Tensor, "count n"]:
+    """`count` draws of Σᵢ √λᵢ ωᵢ uᵢ, λᵢ and uᵢ the eigenpairs of K, ωᵢ independent standard normal numbers; O(n³).
+
+    `keep`: only the largest eigenvalues; the same seed gives the same ω, so that what the small ones add can be seen.
+    Eigenvalues below zero by rounding are taken as zero. Yang & Salman (2019), section 3.
+
+    >>> sample(torch.zeros(3, 3, dtype=torch.float64), 2)
+    tensor([[0., 0., 0.],
+            [0., 0., 0.]], dtype=torch.float64)
+    """
+    gram = as_gram(K, symmetric=True)
+    n = len(gram)
+    keep = keep if keep is None else whole(keep, "keep", low=1, high=n)
+    values, vectors = torch.linalg.eigh(gram.dense().double())
+    if n and float(values[0]) < -1e-7 * float(values.abs().max()):
+        raise NumericalError(
+            f"the smallest eigenvalue is {float(values[0]):.3g}; expected a covariance: none below zero"
+        )
+    omega = torch.randn(count, n, generator=generator(seed, "gaussian process"), dtype=torch.float64)
+    scale = values.clamp(min=0).sqrt()
+    if keep is not None:
+        scale[: n - keep] = 0
+    return (omega.flip(1).to(scale.device) * scale) @ vectors.T
 
 
 def _dense(K: Matrix, dtype: torch.dtype) -> Tensor:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar
 
+import mpmath
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -197,7 +199,7 @@ class Nonlinearity(Weightless):
         return 1.0 / float(self.moments(torch.ones((), dtype=torch.float64), False)[0])
 
     def normaliser_exact(self) -> Any:
-        one = exact_one()
+        one = np.array([mpmath.mpf(1)], dtype=object)
         return 1 / self.exact(one, one, one)[0][0]
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
@@ -234,11 +236,3 @@ class Pointwise(nn.Module):
 
     def extra_repr(self) -> str:
         return str(self.kind)
-
-
-def exact_one() -> Any:
-    """The number one as an array of one mpmath number."""
-    import mpmath
-    import numpy as np
-
-    return np.array([mpmath.mpf(1)], dtype=object)

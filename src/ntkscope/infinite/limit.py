@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import as_device, in_range
+from ntkscope.core.checked import Count
 from ntkscope.core.model.calling import parted
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.infinite.layer import Layer, Shape
@@ -28,6 +29,7 @@ from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.tile_source import PairTiles, found_cut, make_cut
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.linalg.grams.assembly import assemble
+from ntkscope.models._init import seeded
 from ntkscope.storage import open_kernel
 from ntkscope.storage.filling import fill
 from ntkscope.storage.kernel_store import KernelStore
@@ -146,6 +148,24 @@ def kernels(
     pairs = _pairs(net, x1, x2, True, parametrization, init, dtype, device)
     made = _computed(pairs, ("nngp", "ntk"), parse_bytes(memory))
     return Kernels(made["nngp"], made["ntk"])
+
+
+def finite(net: Layer, shape: tuple[Count, ...], width: Count, *, outputs: Count = 1, seed: int = 0) -> nn.Module:
+    """A module whose empirical NTK tends to `kernel(net, …)` as `width` grows, at the rate 1/√width.
+
+    `shape`: of one input, (d,), (c, l) or (c, h, w). Weights and biases are standard normal draws of `seed`, their scales
+    outside. The last affine layer has `outputs` units.
+
+    >>> from ntkscope.infinite import Dense, Relu, serial
+    >>> finite(serial(Dense(), Relu(), Dense()), (3,), 8, outputs=2)(torch.zeros(1, 3)).shape
+    torch.Size([1, 2])
+    """
+    if not 1 <= len(shape) <= 3:
+        raise UsageError(f"got shape={shape}; expected the shape of one input")
+    layers = Serial((net,))
+    layers.shape(Shape(shape[0], tuple(shape[1:])), "")
+    with seeded(seed, "infinite"):
+        return layers.finite(Shape(shape[0], tuple(shape[1:])), width, outputs)
 
 
 @dataclass(frozen=True, eq=False)

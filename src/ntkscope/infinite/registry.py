@@ -9,15 +9,29 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, renamed
 from ntkscope.core.errors import DuplicateName
-from ntkscope.infinite.disguises import refuse_disguise
 from ntkscope.infinite.layer import Layer, Nonlinearity
 
 INITS = ("checked", "default", "measured")
 Init: TypeAlias = Annotated[str, INITS]
+# Methods and attributes a translation relies on; a subclass that replaces one of them is another layer.
+RELIED_ON = (
+    "forward",
+    "_conv_forward",
+    "__call__",
+    "_call_impl",
+    "_wrapped_call_impl",
+    "__getattr__",
+    "__getattribute__",
+    "__iter__",
+    "weight",
+    "bias",
+)
+DISGUISED = "remove it, or write a rule for a module of your own: see docs/howto/add-an-infinite-rule.md"
 STANDARD_ERRORS = 6.0  # beyond which weights are not draws of the law they are checked against
 
 
@@ -131,6 +145,46 @@ def _refusal(module: nn.Module, path: str) -> str:
     return f"no infinite-width rule for {name}{where}; {remedy}; rules exist for: {known}"
 
 
+def refuse_disguise(module: nn.Module, kind: type[nn.Module], path: str) -> None:
+    """Raise an error if `module`, translated by the rule of `kind`, would not run that kind's own forward pass.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> refuse_disguise(layer, nn.Linear, "0")
+    >>> _ = layer.register_forward_hook(lambda *_: None)
+    >>> refuse_disguise(layer, nn.Linear, "0")
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.UsageError: Linear (at '0') has a forward hook, which may change what it computes; ...
+    """
+    disguise = disguise_of(module, kind)
+    if disguise is not None:
+        where = f" (at {path!r})" if path else ""
+        raise UsageError(
+            f"{type(module).__name__}{where} has {disguise}, which may change what it computes; {DISGUISED}"
+        )
+
+
+def disguise_of(module: nn.Module, kind: type[nn.Module]) -> str | None:
+    """What makes `module` compute something other than `kind` does, in words; None if nothing is found."""
+    if parametrize.is_parametrized(module):
+        names = ", ".join(sorted(map(str, getattr(module, "parametrizations", {}))))
+        return f"a parametrisation of its {names}"
+    if module._forward_pre_hooks:
+        return "a forward pre-hook"
+    if module._forward_hooks:
+        return "a forward hook"
+    patched = next((name for name in vars(module) if name in RELIED_ON and callable(vars(module)[name])), None)
+    if patched is None:
+        shadowed = (name for name in vars(module) if callable(vars(kind).get(name)))
+        patched = next(shadowed, None)
+    if patched is not None:
+        return f"a {patched} of its own, set on the instance"
+    for name in RELIED_ON:
+        if getattr(type(module), name, None) is not getattr(kind, name, None):
+            return f"a {name} that replaces {kind.__name__}.{name}"
+    return None
+
+
 @dataclass(frozen=True)
 class Scales:
     """σ_w and σ_b of an affine module, which of its parameters are trained, and whether it has a bias at all."""
@@ -158,49 +212,40 @@ def affine_scales(module: Any, fan_in: int, init: str, path: str) -> Scales:
     "default": that law, σ_w = 1/√3 and σ_b = 1/√(3 fan_in), whatever the values are. "measured": the root mean square of
     the values, √fan_in times it for weights. "checked": the default law, refused when the values do not look like it.
     """
-    weight, bias = module.weight, module.bias
     law = math.sqrt(1 / 3), math.sqrt(1 / (3 * fan_in))
-    found = _rms(weight) * math.sqrt(fan_in), 0.0 if bias is None else _rms(bias)
-    if init == "checked":
-        for what, values, is_now, expected in (
-            ("weights", weight, found[0], law[0]),
-            ("biases", bias, found[1], law[1]),
-        ):
-            if values is None:
-                continue
-            allowed = STANDARD_ERRORS * math.sqrt(0.8 / values.numel())  # a uniform variable's square spreads by 2/√5
-            if is_now == 0 or abs((is_now / expected) ** 2 - 1) > allowed:
-                raise UsageError(
-                    f"the {what} of {type(module).__name__} (at {path!r}) have scale {is_now:.3g}; PyTorch's default"
-                    f' initialisation gives {expected:.3g}. Say which is meant: init="measured" takes the scales of the'
-                    ' weights as they are, init="default" those of the default initialisation'
-                )
-    used = found if init == "measured" else law
+    spread = 0.8  # of a uniform variable's square, relative to its mean
+    weight, bias = _measured(module, init, path, (math.sqrt(fan_in), 1.0), law, spread)
     return Scales(
-        used[0],
-        0.0 if bias is None else used[1],
-        bool(weight.requires_grad),
-        bias is not None and bool(bias.requires_grad),
-        bias is not None,
+        weight,
+        bias,
+        bool(module.weight.requires_grad),
+        module.bias is not None and bool(module.bias.requires_grad),
+        module.bias is not None,
     )
 
 
 def ntk_factors(module: Any, init: str, path: str) -> tuple[float, float]:
     """The root mean square of weights and biases whose law is the standard normal one; "checked" refuses others."""
-    parts = [("weights", module.weight), ("biases", module.bias)]
-    found = [0.0 if values is None else _rms(values) for _, values in parts]
-    if init == "measured":
-        return found[0], found[1]
-    for (what, values), is_now in zip(parts, found):
-        if init != "checked" or values is None:
-            continue
-        if is_now == 0 or abs(is_now**2 - 1) > STANDARD_ERRORS * math.sqrt(2 / values.numel()):
-            raise UsageError(
-                f"the {what} of {type(module).__name__} (at {path!r}) have scale {is_now:.3g}; its initialisation gives 1."
-                ' Say which is meant: init="measured" takes the scales of the weights as they are, init="default" those of'
-                " the initialisation"
-            )
-    return 1.0, 1.0
+    return _measured(module, init, path, (1.0, 1.0), (1.0, 1.0), 2.0)
+
+
+def _measured(
+    module: Any, init: str, path: str, units: tuple[float, float], law: tuple[float, float], spread: float
+) -> tuple[float, float]:
+    """The scales of weights and biases: their root mean squares times `units` if "measured", else those of the `law`."""
+    scales = []
+    for what, values, unit, expected in zip(("weights", "biases"), (module.weight, module.bias), units, law):
+        found = 0.0 if values is None else _rms(values) * unit
+        if init == "checked" and values is not None:
+            allowed = STANDARD_ERRORS * math.sqrt(spread / values.numel())
+            if found == 0 or abs((found / expected) ** 2 - 1) > allowed:
+                raise UsageError(
+                    f"the {what} of {type(module).__name__} (at {path!r}) have scale {found:.3g}; its initialisation gives"
+                    f' {expected:.3g}. Say which is meant: init="measured" takes the scales of the weights as they are,'
+                    ' init="default" those of the initialisation'
+                )
+        scales.append(found if init == "measured" else 0.0 if values is None else expected)
+    return scales[0], scales[1]
 
 
 def _rms(values: torch.Tensor) -> float:

@@ -12,14 +12,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import UsageError
 from ntkscope.core.errors import StoreError
-from ntkscope.core.identity import Answers, asked_items
+from ntkscope.core.identity import asked_items
 from ntkscope.core.numerics import numerics
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sketching import Room, project_block
+from ntkscope.kernels._stored import KnowsItsNetwork
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
 from ntkscope.linalg.grams.tiling import TileValues
@@ -32,11 +32,10 @@ from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.certify.fallback import Fallback
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.products import Maker
-from ntkscope.tangent.kernel.store_source import NetworkSource, TangentRecipe
+from ntkscope.tangent.kernel.store_source import TangentRecipe
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.batches import Batch, as_batch
 from ntkscope.tangent.model.fingerprint import (
-    code_identity,
     inputs_fingerprint,
     names_fingerprint,
     network_answers,
@@ -115,8 +114,10 @@ def stored(
     return open_features(store.url, coverage=source.coverage())
 
 
-class ProjectedRows(NetworkSource[Engine]):
+class ProjectedRows(KnowsItsNetwork):
     """The projected gradients of every input of a store, chunk by chunk."""
+
+    also = ("projection",)
 
     def __init__(
         self, recipe: TangentRecipe, x: Batch, store: FeatureStore, sketch: Sketch, room: Room, device: torch.device
@@ -133,19 +134,9 @@ class ProjectedRows(NetworkSource[Engine]):
         )
         self.sketch, self.room = sketch, room
 
-    def answers(self) -> Answers:
-        """What the network says to a few of the inputs."""
-        return network_answers(self.recipe.model, self.x1, dtype=self.recipe.dtype, device=self.recipe.device)
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Where it is unpickled, the code of that process counts, not the sender's."""
         super().__setstate__(state)
-        own = {
-            "code of the model": code_identity(self.recipe.model),
-            "maps": numerics("projection"),
-            "ntkscope": numerics("tangent", "projection", self.labels["name"]),
-        }
-        self.fingerprint = {**self.fingerprint, **own}
+        self.fingerprint = {**self.fingerprint, "maps": numerics("projection")}
 
     def _make(self, maker: Maker) -> Engine:
         assert isinstance(maker, Engine)
@@ -288,12 +279,3 @@ def _steps(store: FeatureStore) -> dict[str, int]:
     if not isinstance(found, dict) or not all(type(found.get(name)) is int and found[name] > 0 for name in STEPS):
         raise StoreError(f"{store.url} does not say in what steps its features were projected; begin a new store")
     return {name: found[name] for name in STEPS}
-
-
-def refuse(request: Request) -> None:
-    """Say what a store of features cannot do."""
-    if request.x2 is not None:
-        raise UsageError(
-            "got store= with two sets of inputs; expected one: its features are kept, and ns.kernels.extend(store, model,"
-            " x2) gives the kernel of others with them"
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,7 +20,7 @@ from ntkscope.storage.tiled import open_kernel
 from ntkscope.tangent.certify.fallback import Fallback
 from ntkscope.tangent.kernel.plan import FEW_STORED, Cut, check_schedule, cut_for, heads_at_once
 from ntkscope.tangent.kernel.products import Maker
-from ntkscope.tangent.kernel.store_source import FeatureTiles, Recipe
+from ntkscope.tangent.kernel.store_source import FeatureTiles, NetworkSource, Recipe
 from ntkscope.tangent.model.fingerprint import (
     code_identity,
     inputs_fingerprint,
@@ -100,8 +100,10 @@ def _cut(request: Request, maker: Maker, outputs: int, schedule: str) -> Cut:
     return cut(heads) if heads == maker.width else replace(cut(heads), heads=heads)
 
 
-class NetworkTiles(FeatureTiles):
-    """Feature tiles that know whose they are: where they are unpickled, the code of that process counts, not the sender's."""
+class KnowsItsNetwork(NetworkSource[Any]):
+    """A source that knows whose numbers it computes: where it is unpickled, the code of that process counts."""
+
+    also: ClassVar[tuple[str, ...]] = ()  # numerics it depends on besides those of gradients
 
     def answers(self) -> Answers:
         """What the network says to a few of the row inputs."""
@@ -111,9 +113,13 @@ class NetworkTiles(FeatureTiles):
         super().__setstate__(state)
         own = {
             "code of the model": code_identity(self.recipe.model),
-            "ntkscope": numerics("tangent", self.labels["name"]),
+            "ntkscope": numerics("tangent", *self.also, self.labels["name"]),
         }
         self.fingerprint = {**self.fingerprint, **own}
+
+
+class NetworkTiles(KnowsItsNetwork, FeatureTiles):
+    """Tiles of a kernel."""
 
 
 def refuse_store(request: Request, what: str, remedy: str) -> None:

@@ -7,6 +7,7 @@ seed gives the same projection on every device and for every block size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -29,69 +30,8 @@ from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.model.arithmetic import check_feature_range
 
 DIM = 10240
-QUICK, QUICK_SUMMED = 256, 1024  # columns for a first look: the error of a cosine is about 1/√columns
 PILOT, STEP, SAMPLES, STAGES = 1024, 256, 64, 6  # columns tried first and added at least; inputs looked at; most stages
 MARGIN = 1.1  # the error itself is estimated
-
-
-@KERNELS.register(
-    "proj-trntk",
-    cost=costs.projected(QUICK, every_output=True),
-    features=True,
-    quick={"dim": QUICK},
-    priority=6,
-    title="trace NTK, projected and normalised",
-)
-def proj_trntk(
-    request: Request,
-    *,
-    dim: Count | None = None,
-    kind: str = "rademacher",
-    normalize: bool = True,
-    precision: str = "exact",
-    sparsity: Count | None = None,
-    rtol: Positive | None = None,
-    profile: bool = False,
-) -> Gram:
-    """`Σ_c <P g_c(x), P g_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 6).
-
-    `kind`: "rademacher" or "gaussian", dense; "sparse", where each coordinate goes to `sparsity` (64) of the `dim` (10,240)
-    rows, the same error for a fraction of the work; "kronecker", sparse too, but a layer with few positions is projected
-    from its two sides without forming its gradient. `rtol`: choose `dim` so that the error of the kernel's entries is that
-    part of them, root mean square over pairs; `meta["error"]` says what was reached.
-
-    `precision`: "exact", or on a GPU "tf32", "bf16", "fp16": gradients and projection in that many bits, float32 sums.
-    `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
-    """
-    chosen = Projection(dim, kind, normalize, sparsity, rtol)
-    return _projected(request, as_heads(request.outputs), chosen, precision, profile)
-
-
-@KERNELS.register(
-    "proj-pntk",
-    cost=costs.projected(QUICK_SUMMED, every_output=False),
-    features=True,
-    quick={"dim": QUICK_SUMMED},
-    priority=5,
-    title="pseudo-NTK, projected and normalised",
-)
-def proj_pntk(
-    request: Request,
-    *,
-    dim: Count | None = None,
-    kind: str = "rademacher",
-    normalize: bool = True,
-    precision: str = "exact",
-    sparsity: Count | None = None,
-    rtol: Positive | None = None,
-    profile: bool = False,
-) -> Gram:
-    """`1/C <P ∇Σ_c f_c(x), P ∇Σ_c f_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 5).
-
-    The options are those of `proj_trntk`.
-    """
-    chosen = Projection(dim, kind, normalize, sparsity, rtol)
-    return _projected(request, as_heads(request.outputs, summed=True), chosen, precision, profile)
 
 
 @dataclass(frozen=True)
@@ -105,11 +45,73 @@ class Projection:
     rtol: float | None
 
 
+def _registered(name: str, doc: str, *, summed: bool, quick: int, priority: int, title: str) -> Callable[..., Gram]:
+    """Register the projected kernel of every output, or of their sum; `quick`: its columns for a first look."""
+
+    @KERNELS.register(
+        name,
+        cost=costs.projected(quick, every_output=not summed),
+        features=True,
+        quick={"dim": quick},
+        priority=priority,
+        title=title,
+    )
+    def kernel(
+        request: Request,
+        *,
+        dim: Count | None = None,
+        kind: str = "rademacher",
+        normalize: bool = True,
+        precision: str = "exact",
+        sparsity: Count | None = None,
+        rtol: Positive | None = None,
+        profile: bool = False,
+    ) -> Gram:
+        chosen = Projection(dim, kind, normalize, sparsity, rtol)
+        return _projected(request, as_heads(request.outputs, summed=summed), chosen, precision, profile)
+
+    kernel.__doc__ = doc
+    return kernel
+
+
+proj_trntk = _registered(
+    "proj-trntk",
+    """`Σ_c <P g_c(x), P g_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 6).
+
+    `kind`: "rademacher" or "gaussian", dense; "sparse", where each coordinate goes to `sparsity` (64) of the `dim` (10,240)
+    rows, the same error for a fraction of the work; "kronecker", sparse too, but a layer with few positions is projected
+    from its two sides without forming its gradient. `rtol`: choose `dim` so that the error of the kernel's entries is that
+    part of them, root mean square over pairs; `meta["error"]` says what was reached.
+
+    `precision`: "exact", or on a GPU "tf32", "bf16", "fp16": gradients and projection in that many bits, float32 sums.
+    `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
+    """,
+    summed=False,
+    quick=256,  # the error of a cosine is about 1/√columns
+    priority=6,
+    title="trace NTK, projected and normalised",
+)
+proj_pntk = _registered(
+    "proj-pntk",
+    """`1/C <P ∇Σ_c f_c(x), P ∇Σ_c f_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 5).
+
+    The options are those of `proj_trntk`.
+    """,
+    summed=True,
+    quick=1024,
+    priority=5,
+    title="pseudo-NTK, projected and normalised",
+)
+
+
 def _projected(request: Request, heads: Heads, chosen: Projection, precision: str, profile: bool) -> Gram:
     if chosen.rtol is not None and chosen.dim is not None:
         raise UsageError(f"got rtol={chosen.rtol} with dim={chosen.dim}; expected rtol alone, or dim alone")
-    if request.store is not None:
-        _projected_store.refuse(request)
+    if request.store is not None and request.x2 is not None:
+        raise UsageError(
+            "got store= with two sets of inputs; expected one: its features are kept, and ns.kernels.extend(store, model,"
+            " x2) gives the kernel of others with them"
+        )
     if request.store is not None and heads.sketch is not None:
         raise UsageError("got store= with outputs=OutputSketch(...); leave one of them out")
     if chosen.normalize and request.store is None:

@@ -33,7 +33,7 @@ class Traits:
 
     `by_parameters`: it is made of gradients by parameters, so that `params=` chooses among them. `cost`: seconds for n training
     inputs and m test inputs with them. `features`: it is held by its features, so that one pass
-    over all inputs gives every part of it. `normalizes`: the kernel whose cosines it is; who has that one has it for nothing.
+    over all inputs gives every part of it. `normalizes`: the kernel whose cosines it is, from which it follows at no cost.
     `per_output`: a row for each output of an input, not one per input. `quick`: options for a first look at a network.
     `priority`: kernels with the highest number are given up first when time is short; None: computed only when asked for.
     `title`: its name in words, for pages.
@@ -186,7 +186,7 @@ class Request:
             last: tuple[str, ...] = ()
             if isinstance(self.params, str) and self.params == "last":
                 everything = self.subject()
-                last = last_parameters(everything, self.placed(everything, self.x1[: min(3, len(self.x1))]))
+                last = last_parameters(everything, everything.placed(self.x1[: min(3, len(self.x1))]))
             return Engines(self.subject(self.params, last), certify=self.certify, lasting=kept.lasting)
 
         engines = kept.get("engines", self.model, make, self.x1[:1])
@@ -196,12 +196,12 @@ class Request:
     def still(self) -> tuple[Subject, Batch]:
         """The subject of a kernel without parameters, checked on a few samples of both inputs, and these of the first."""
         subject = (self.kept or Kept()).get("still", self.model, lambda: self.subject(still=True), self.x1[:1])
-        few = self.placed(subject, self.x1[: min(3, len(self.x1))])
+        few = subject.placed(self.x1[: min(3, len(self.x1))])
         outputs = guards.first_outputs(subject, few)
         guards.check_randomness(subject, few, outputs)
         guards.check_independence(subject, few, outputs)
         if self.x2 is not None:
-            guards.first_outputs(subject, self.placed(subject, self.x2[:1]))
+            guards.first_outputs(subject, subject.placed(self.x2[:1]))
         return subject, few
 
     def check_memory(self, features: int, itemsize: int) -> None:
@@ -210,10 +210,6 @@ class Request:
         needed = samples * features * itemsize * 2  # the blocks and the whole they are joined into
         if needed > self.memory:
             raise over_budget(self.memory, needed, f"for {samples} samples of {features} features")
-
-    def placed(self, subject: Subject, batch: Batch) -> Batch:
-        """A batch where the subject is, in its dtype, as far as the caller asked for that."""
-        return subject.placed(batch)
 
     def unrestricted(self) -> None:
         """Refuse `params=` and `outputs=` where they mean nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -58,33 +58,32 @@ class ResNet(nn.Sequential):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-@MODELS.register("resnet18")
-def resnet18(
-    *,
-    classes: Count = 10,
-    in_channels: Count = 3,
-    width: Positive = 1,
-    max_pool: bool = False,
-    seed: int | None = 0,
-) -> ResNet:
+def _registered(name: str, blocks: Sequence[int], doc: str) -> Callable[..., ResNet]:
+    @MODELS.register(name)
+    def resnet(
+        *,
+        classes: Count = 10,
+        in_channels: Count = 3,
+        width: Positive = 1,
+        max_pool: bool = False,
+        seed: int | None = 0,
+    ) -> ResNet:
+        with seeded(seed, name):
+            return ResNet(blocks, classes, in_channels, width, max_pool)
+
+    resnet.__doc__ = doc
+    return resnet
+
+
+resnet18 = _registered(
+    "resnet18",
+    (2, 2, 2, 2),
     """ResNet-18 for 32x32 images: 3x3 stem with stride 1 and no pooling after it; 11.17 million parameters.
 
     Keys are those of torchvision. `max_pool=True` puts the 3x3 pooling after the stem back, as the network behind
     the published weights (Phan 2021) of Engel et al. (2024) has it.
-    """
-    with seeded(seed, "resnet18"):
-        return ResNet((2, 2, 2, 2), classes, in_channels, width, max_pool)
-
-
-@MODELS.register("resnet34")
-def resnet34(
-    *,
-    classes: Count = 10,
-    in_channels: Count = 3,
-    width: Positive = 1,
-    max_pool: bool = False,
-    seed: int | None = 0,
-) -> ResNet:
-    """ResNet-34 for 32x32 images, options as for `resnet18`; 21.28 million parameters."""
-    with seeded(seed, "resnet34"):
-        return ResNet((3, 4, 6, 3), classes, in_channels, width, max_pool)
+    """,
+)
+resnet34 = _registered(
+    "resnet34", (3, 4, 6, 3), "ResNet-34 for 32x32 images, options as for `resnet18`; 21.28 million parameters."
+)

@@ -9,8 +9,8 @@ from ntkscope.core import Certificate
 from ntkscope.core.progress import counter
 from ntkscope.linalg.grams.tiling import Certifying, TileSource, run
 from ntkscope.storage.certified import add_certificate
-from ntkscope.storage.distributed import fill_on
 from ntkscope.storage.chunks import Store
+from ntkscope.storage.distributed import fill_on
 from ntkscope.storage.lacking import outstanding, to_check
 
 

@@ -14,7 +14,7 @@ from ntkscope.infinite.rules.pooling import AvgPool, GlobalAvgPool
 from ntkscope.infinite.rules.relu import Abs, LeakyRelu, Relu
 from ntkscope.infinite.rules.residual import Residual, Sum
 from ntkscope.infinite.rules.serial import Serial, serial
-from ntkscope.infinite.rules.sine import Cos, Rbf, Sin
+from ntkscope.infinite.rules.sine import Rbf, Sin
 
 __all__ = [
     "Abs",
@@ -22,7 +22,6 @@ __all__ = [
     "AvgPool",
     "Concat",
     "Conv",
-    "Cos",
     "Dense",
     "Erf",
     "Flatten",
@@ -42,5 +41,5 @@ __all__ = [
 
 check_room(
     __name__,
-    classes="Abs Activation AvgPool Concat Conv Cos Dense Erf Gelu LayerNorm LeakyRelu Rbf Relu Serial Sin Sum",
+    classes="Abs Activation AvgPool Concat Conv Dense Erf Gelu LayerNorm LeakyRelu Rbf Relu Serial Sin Sum",
 )

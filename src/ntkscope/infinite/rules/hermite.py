@@ -42,7 +42,7 @@ class Activation(Nonlinearity):
     most, or refused with the accuracy that was reached. Steep places narrower than 1/10 of their distance from zero that no
     node meets cannot be seen. With `terms` given it is that series alone, and `error(q)` says what it leaves out.
 
-    O(terms) passes over the pairs. Relu, LeakyRelu, Abs, Erf, Gelu, Sin and Cos have closed forms.
+    O(terms) passes over the pairs. Relu, LeakyRelu, Abs, Erf, Gelu and Sin have closed forms.
 
     >>> tanh = Activation(torch.tanh)
     >>> tanh.error(1.0) <= 1e-12

@@ -1,4 +1,4 @@
-"""Waves: sine, cosine, and the one whose kernel is the Gaussian radial basis function."""
+"""Waves: the sine, and the one whose kernel is the Gaussian radial basis function."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Wave(Nonlinearity):
 @final
 @dataclass(frozen=True)
 class Sin(Wave):
-    """sin(ax + b)."""
+    """sin(ax + b); cos is `Sin(1, π/2)`."""
 
     a: float | int = 1.0
     b: float | int = 0.0
@@ -74,21 +74,6 @@ class Sin(Wave):
     @property
     def wave(self) -> tuple[float, float, float, float]:
         return 1.0, float(self.a), float(self.b), math.cos(2 * self.b)
-
-
-@layer
-@final
-@dataclass(frozen=True)
-class Cos(Wave):
-    """cos(ax + b)."""
-
-    a: float | int = 1.0
-    b: float | int = 0.0
-    normalize: bool = False
-
-    @property
-    def wave(self) -> tuple[float, float, float, float]:
-        return 1.0, float(self.a), self.b + math.pi / 2, -math.cos(2 * self.b)
 
 
 @layer
