@@ -95,13 +95,6 @@ def test_shapes_that_differ_are_listed(tmp_path: Path, strict: bool) -> None:
     assert same(target, net(2))
 
 
-def test_many_differing_names_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "w.safetensors"
-    save_weights(net(), path)
-    with pytest.raises(UsageError, match=r"missing from the file: conv1\.weight, .* and \d+ more; unexpected"):
-        load_weights(resnet20(), path)
-
-
 def test_batch_norm_counters_may_be_absent(tmp_path: Path) -> None:
     path, source = tmp_path / "w.safetensors", resnet20(seed=1)
     state = {k: v for k, v in source.state_dict().items() if not k.endswith("num_batches_tracked")}
@@ -148,13 +141,9 @@ def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
     assert torch.equal(read_weights(tmp_path / "w.safetensors")["1.weight"], tied[0].weight)
 
 
-def test_a_checkpoint_as_the_tutorials_write_it_and_bytes_that_are_none(tmp_path: Path) -> None:
+def test_a_checkpoint_as_the_tutorials_write_it(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "model_state_dict": net(1).state_dict()}, tmp_path / "c.pt")
     assert same(load_weights(net(2), tmp_path / "c.pt"), net(1))
-    for junk in (b"junk", b"", b"\x80"):
-        (tmp_path / "junk.pt").write_bytes(junk)
-        with pytest.raises((DataCorrupt, UnsafeData)):
-            read_weights(tmp_path / "junk.pt")
 
 
 def test_a_prefix_is_stripped_only_where_it_is_the_only_one(tmp_path: Path) -> None:

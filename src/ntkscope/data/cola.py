@@ -34,7 +34,7 @@ REMEDY = (
 
 def read_tsv(path: Path, sha256: str | None) -> Part:
     """The sentences and labels of one file: lines of source, label, the author's mark and the sentence, by tabs."""
-    sources, labels, marks, sentences = [], [], [], []
+    rows = []
     for number, line in enumerate(read_text(path, sha256).removesuffix("\n").split("\n"), start=1):
         fields = line.removesuffix("\r").split("\t")
         if len(fields) != 4:
@@ -46,11 +46,9 @@ def read_tsv(path: Path, sha256: str | None) -> Part:
             raise DataCorrupt(
                 f"{path}, line {number}: got label {fields[1]!r}, expected 0 (unacceptable) or 1 (acceptable)"
             )
-        sources.append(fields[0])
-        labels.append(int(fields[1]))
-        marks.append(fields[2])
-        sentences.append(fields[3])
-    return Part(sentences, torch.tensor(labels), {"source": sources, "mark": marks})
+        rows.append(fields)
+    sources, labels, marks, sentences = map(list, zip(*rows))
+    return Part(sentences, torch.tensor(list(map(int, labels))), {"source": sources, "mark": marks})
 
 
 def _join(parts: list[Part]) -> Part:

@@ -120,6 +120,19 @@ class Layer(ABC):
         """A network of this kind in the NTK parametrisation; `outputs` replaces the width of its last affine layer."""
 
 
+class Weighted(Layer):
+    """A layer with random weights. Abstract."""
+
+    def need(self, out: Need, single: bool) -> Need:
+        return out
+
+    def fresh(self, before: bool) -> bool:
+        return True
+
+    def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
+        yield path, given.features
+
+
 class Weightless(Layer):
     """A layer without weights. Abstract."""
 

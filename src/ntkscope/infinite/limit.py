@@ -256,10 +256,7 @@ def _gram(network: Network, kind: str, values: Tensor, symmetric: bool, rows: An
         name=f"infinite-{kind}",
         row_diagonal=rows,
         column_diagonal=columns,
-        meta={
-            "dtype": str(values.dtype).removeprefix("torch."),
-            "parametrization": "standard" if network.standard else "ntk",
-        },
+        meta={"dtype": str(values.dtype).removeprefix("torch."), "parametrization": network.parametrization},
     )
 
 

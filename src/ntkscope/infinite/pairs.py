@@ -69,6 +69,10 @@ class Network:
         return Network(layers, shape, tangent, standard, pooled, wrap and pooled is not None, single, fan_in)
 
     @property
+    def parametrization(self) -> str:
+        return "standard" if self.standard else "ntk"
+
+    @property
     def knows_diagonal(self) -> bool:
         return self.single != Need.NOTHING
 

@@ -105,7 +105,7 @@ class PairTiles:
             "cut": {"size": self.cut.size, "parts": self.cut.parts, "memory": self.cut.memory},
             "meta": {
                 "dtype": str(self.dtype).removeprefix("torch."),
-                "parametrization": "standard" if self.network.standard else "ntk",
+                "parametrization": self.network.parametrization,
                 "torch": ".".join(torch.__version__.split(".")[:2]),
             },
         }
@@ -116,7 +116,7 @@ class PairTiles:
         return {
             "kernel": f"infinite-{self.kind}",
             "network": identity(self.network),
-            "parametrization": "standard" if self.network.standard else "ntk",
+            "parametrization": self.network.parametrization,
             "row inputs": fingerprint(self.left)[:DIGITS],
             "column inputs": "the same inputs" if self.right is None else fingerprint(self.right)[:DIGITS],
             "computed in": str(self.dtype).removeprefix("torch."),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError
 from ntkscope.core.machine.peak import kind_of
+from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import Request
+from ntkscope.linalg import Gram
 from ntkscope.linalg.grams.assembly import RowBlocks
 from ntkscope.tangent.blocks.clock import StageClock
 from ntkscope.tangent.blocks.features import DenseFeature
@@ -105,6 +109,14 @@ class FeatureRecipe(Recipe):
     def make(self, sample: Batch, fallback: Fallback) -> FeatureMaker:
         subject = Subject(self.model, dtype=self.dtype, device=self.device, still=True)
         return FeatureMaker(AuditedFeatures(subject, self.compute, self.certify, kinked=self.kinked), sample)
+
+
+def stored_features(
+    request: Request, compute: Compute, options: Mapping[str, str], meta: Mapping[str, Any], *, kinked: bool = False
+) -> Gram:
+    """The kernel of features in the request's store; `options`: what else the numbers depend on."""
+    recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify, kinked)
+    return stored(request, recipe, options, meta=meta)
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,16 +99,7 @@ def stored(
     room = room._replace(block=min(rows, len(request.x1)), **_steps(store))
     if request.memory < int(_recipe(store).get("memory", 0)):  # less than it was begun with
         check_room(engine, sketch, room, request.memory)
-    tangents = TangentRecipe(
-        request.model,
-        request.dtype,
-        request.device,
-        frozenset(engine.subject.leaves),
-        engine.heads,
-        False,
-        engine.precision.name,
-        request.certify,
-    )
+    tangents = request.recipe(engine.subject, engine.heads, False, engine.precision.name)
     source = ProjectedRows(tangents, request.x1, store, sketch, room, engine.device)
     fill(Chunks(store), source, executor=request.executor, progress=request.progress)
     return open_features(store.url, coverage=source.coverage())

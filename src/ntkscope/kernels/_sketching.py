@@ -7,7 +7,6 @@ its second axis innermost, as the patches of a convolution are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
@@ -96,19 +95,16 @@ def project_block(
                 backward_pass.check,
                 made[:rows],
                 made[rows:],
-                lambda: _each_gradient(engine, backward_pass),
+                lambda: ((piece, _formed(backward_pass, piece)) for piece in engine.pieces),  # which ones are wrong
                 engine.loops,
             )
     return made[:rows].unflatten(0, (backward_pass.n, engine.width))
 
 
-def _each_gradient(engine: Engine, backward_pass: BackwardPass) -> Iterator[tuple[ParameterBlock, Tensor]]:
-    """The gradients of every piece, (n · heads, numbers): which ones are wrong where the projected ones are."""
-    for piece in engine.pieces:
-        yield (
-            piece,
-            (backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)).flatten(0, 1),
-        )
+def _formed(backward_pass: BackwardPass, piece: ParameterBlock) -> Float[Tensor, "rows numbers"]:
+    """The gradients of a piece, (n · heads, numbers), in the order of its parameter."""
+    known = backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)
+    return known.flatten(0, 1)
 
 
 def _truth(
@@ -145,25 +141,14 @@ def _dense(engine: Engine, backward_pass: BackwardPass, sketch: Sketch, rows: in
     rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
     for piece in engine.pieces:
         with engine.clock("gradients", piece):
-            values = (
-                backward_pass.func[piece.name] if piece.method == "func" else backward_pass.gradient(piece)
-            ).flatten(0, 1)
-            values = values.to(subject.dtype)  # a model may have parameters of several kinds
+            values = _formed(backward_pass, piece).to(subject.dtype)  # a model may have parameters of several kinds
             values = _with_truth(values, _truth(engine, backward_pass, piece, innermost=False))
         with engine.clock("projection", piece):
             offset = offset_of(piece)
             for at in range(0, piece.numbers, rows):
                 stop = min(piece.numbers, at + rows)
-                table = projection_rows(
-                    sketch.seed,
-                    piece.name,
-                    offset + at,
-                    offset + stop,
-                    dim,
-                    sketch.kind,
-                    rounding.storage,
-                    subject.device,
-                )
+                rows_at, how = (offset + at, offset + stop), (sketch.kind, rounding.storage, subject.device)
+                table = projection_rows(sketch.seed, piece.name, *rows_at, dim, *how)
                 if rounding.storage == subject.dtype:
                     total.addmm_(values[:, at:stop], table)
                 else:
@@ -231,7 +216,7 @@ def _kronecker(
         b = b.reshape(-1, o).to(kept)
         looked_up = not a.is_floating_point()
         a = a.reshape(n * s) if looked_up else a.reshape(n * s, -1).to(kept)
-        inner, outer = _places(term, leaf, a, o)
+        inner, outer = term.places(a, o, _innermost(leaf).to(leaf.device))  # where in the parameter each entry is
         for columns in drawn.pieces(held // (n * s * (heads + 1) + len(inner) + len(outer))):
             of_a = (drawn.rows if term.flipped else drawn.columns)(inner, columns, b.dtype)
             of_b = (drawn.columns if term.flipped else drawn.rows)(outer, columns, b.dtype)
@@ -239,11 +224,6 @@ def _kronecker(
             right = engine.precision.product(b, of_b.T).view(n, s, heads, -1)
             right = right.mul_(left.view(n, s, 1, -1))
             total[:, :, columns] += right[:, 0] if s == 1 else right.sum(1)
-
-
-def _places(term: Term, leaf: Tensor, a: Tensor, o: int) -> tuple[Tensor, Tensor]:
-    """Where in the parameter each entry of the two sides is: numbers along its first axis and along all others."""
-    return term.places(a, o, _innermost(leaf).to(leaf.device))
 
 
 def _kronecker_formed(

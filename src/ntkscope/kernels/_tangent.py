@@ -12,7 +12,6 @@ from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent.blocks.heads import Heads, OutputSketch
 from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.in_memory import Products, products
-from ntkscope.tangent.kernel.store_source import TangentRecipe
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.fingerprint import names_fingerprint
 from ntkscope.tangent.model.subject import Subject
@@ -64,16 +63,7 @@ def kernel(
         )
     if heads.sketch is not None:
         refuse_store(request, "outputs=OutputSketch(...)", "its errors are kept in memory only: leave one of them out")
-    recipe = TangentRecipe(
-        request.model,
-        request.dtype,
-        request.device,
-        frozenset(subject.leaves),
-        heads,
-        full,
-        precision,
-        request.certify,
-    )
+    recipe = request.recipe(subject, heads, full, precision)
     scale = 1.0
     if mean:
         few = subject.placed(probed(request.x1, request.x2)[:1])

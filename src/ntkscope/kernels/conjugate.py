@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.kernels import costs
-from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
-from ntkscope.kernels._stored import stored
+from ntkscope.kernels._feature_tiles import feature_rows, stored_features
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.tangent.certify.features import AuditedFeatures
@@ -32,8 +31,7 @@ def ck(request: Request, *, bias: bool | None = None) -> Gram:
     readout = locate(subject, few)(few)
     compute = partial(_layers, bias=bias)
     if request.store is not None:
-        recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify)
-        return stored(request, recipe, {"bias": str(bias)}, meta=describe(subject))
+        return stored_features(request, compute, {"bias": str(bias)}, describe(subject))
     request.check_memory(readout.x[0].numel() + 1, subject.dtype.itemsize)
     features = feature_rows(AuditedFeatures(subject, compute, request.certify), request, few, BLOCK)
     check_feature_range(*features.sides)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError
 from ntkscope.kernels import costs
-from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_products
-from ntkscope.kernels._stored import stored
+from ntkscope.kernels._feature_tiles import feature_products, stored_features
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent.certify.features import AuditedFeatures
@@ -34,10 +33,9 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     chosen = list(layers) if layers is not None else stages(subject, few)
     compute = partial(_layers, layers=tuple(chosen), normalize=normalize)
     if request.store is not None:
-        recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify)
         options = {"layers": ", ".join(chosen), "normalize": str(normalize)}
         meta = describe(subject, layers=list(chosen), normalized=normalize)
-        return stored(request, recipe, options, meta=meta)
+        return stored_features(request, compute, options, meta)
     made = feature_products(request, AuditedFeatures(subject, compute, request.certify))
     return DenseGram(
         made.values,

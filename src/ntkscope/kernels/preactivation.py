@@ -15,8 +15,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ntkscope.core import UsageError
 from ntkscope.kernels import costs
-from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
-from ntkscope.kernels._stored import refuse_store, stored
+from ntkscope.kernels._feature_tiles import feature_rows, stored_features
+from ntkscope.kernels._stored import refuse_store
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
 from ntkscope.tangent.blocks.heads import Heads, as_heads
@@ -63,8 +63,7 @@ def ptk(request: Request, *, layer: str | None = None, form: Literal["dual", "fe
         refuse_store(request, "form='features'", "its k × k covariance is small: leave store= out, or use form='dual'")
     compute = partial(_layers, layer=layer, heads=heads)
     if request.store is not None:
-        recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify, kinked=True)
-        return stored(request, recipe, {"layer": layer}, meta=meta)
+        return stored_features(request, compute, {"layer": layer}, meta, kinked=True)
     audited = AuditedFeatures(subject, compute, request.certify, kinked=True)
     shape = compute(subject, few)[0].shape[1:]  # (c, *shape of h)
     request.check_memory(shape.numel() if form == "dual" else 0, subject.dtype.itemsize)

@@ -13,9 +13,10 @@ from ntkscope.core import Registry, UsageError
 from ntkscope.core.sizes import over_budget
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
-from ntkscope.tangent.blocks.heads import OutputSketch
+from ntkscope.tangent.blocks.heads import Heads, OutputSketch
 from ntkscope.tangent.forward.readout import last_parameters
 from ntkscope.tangent.kernel.engines import Engines
+from ntkscope.tangent.kernel.store_source import TangentRecipe
 from ntkscope.tangent.model import guards
 from ntkscope.tangent.model.autograd import compare
 from ntkscope.tangent.model.batches import Batch
@@ -166,6 +167,11 @@ class Request:
         if isinstance(self.outputs, OutputSketch):
             raise UsageError(f"got outputs={self.outputs} for a kernel on disk; expected the numbers of some outputs")
         return None if self.outputs is None else list(self.outputs)
+
+    def recipe(self, subject: Subject, heads: Heads, full: bool, precision: str) -> TangentRecipe:
+        """How another process makes the engine of this request."""
+        names = frozenset(subject.leaves)
+        return TangentRecipe(self.model, self.dtype, self.device, names, heads, full, precision, self.certify)
 
     def place(self) -> torch.device:
         """Where it is computed."""

@@ -6,7 +6,8 @@ import errno
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -91,28 +92,25 @@ class LocalFolder(Folder):
         return str(self.path)
 
     def get(self, key: str, limit: int) -> bytearray | None:
-        try:
-            with regular_file(self.path / key, DamagedTile, inside=self.path) as (handle, size):
-                data = bytearray(min(limit, size))
-                view, filled = memoryview(data), 0
-                while filled < len(data):
-                    count = handle.readinto(view[filled:])
-                    if not count:
-                        break
-                    filled += count
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except StoreError:
-            raise
-        except OSError as error:
-            raise _failure("read", self.name(key), error) from error
+        with _reported("read", self.name(key)):
+            try:
+                with regular_file(self.path / key, DamagedTile, inside=self.path) as (handle, size):
+                    data = bytearray(min(limit, size))
+                    view, filled = memoryview(data), 0
+                    while filled < len(data):
+                        count = handle.readinto(view[filled:])
+                        if not count:
+                            break
+                        filled += count
+            except (FileNotFoundError, NotADirectoryError):
+                return None
         view.release()
         del data[filled:]
         return data
 
     def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
         path = self.path / key
-        try:
+        with _reported("write", self.name(key), sum(map(len, parts))):
             for attempt in range(ATTEMPTS):
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,54 +118,39 @@ class LocalFolder(Folder):
                 except FileNotFoundError:  # another process's `clear_leftovers` removed the temporary file
                     if attempt == ATTEMPTS - 1:
                         raise
-        except OSError as error:
-            raise _failure("write", self.name(key), error, sum(map(len, parts))) from error
         raise AssertionError
 
     def size(self, key: str) -> int | None:
-        try:
+        with _reported("read", self.name(key)):
             return _size(self.path / key)
-        except OSError as error:
-            raise _failure("read", self.name(key), error) from error
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found: dict[str, int] = {}
         waiting = [self.path / prefix]
         while waiting:
-            try:
-                with os.scandir(waiting.pop()) as entries:
-                    for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(Path(entry.path))
-                        elif not entry.name.endswith(SUFFIX):
-                            size = _size(entry.path)
-                            if size is not None:  # else just removed, or a dangling link
-                                found[Path(entry.path).relative_to(self.path).as_posix()] = size
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise _failure("list", self.name(prefix), error) from error
+            missing = suppress(FileNotFoundError, NotADirectoryError)
+            with _reported("list", self.name(prefix)), missing, os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    elif not entry.name.endswith(SUFFIX):
+                        size = _size(entry.path)
+                        if size is not None:  # else just removed, or a dangling link
+                            found[Path(entry.path).relative_to(self.path).as_posix()] = size
         return found
 
     def names(self) -> list[str]:
-        try:
+        with _reported("list", self.url), suppress(FileNotFoundError):
             return sorted(name for name in os.listdir(self.path) if not name.endswith(SUFFIX))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _failure("list", self.url, error) from error
+        return []
 
     def remove(self, key: str) -> None:
-        try:
+        with _reported("remove", self.name(key)):
             (self.path / key).unlink(missing_ok=True)
-        except OSError as error:
-            raise _failure("remove", self.name(key), error) from error
 
     def clear_leftovers(self) -> None:
-        try:
+        with _reported("tidy", self.url):
             remove_leftovers(self.path)
-        except OSError as error:
-            raise _failure("tidy", self.url, error) from error
 
 
 @dataclass(frozen=True)
@@ -284,6 +267,17 @@ def _put(path: Path, parts: tuple[Bytes, ...], new: bool) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+@contextmanager
+def _reported(what: str, name: str, size: int = 0) -> Iterator[None]:
+    """Errors of the file system in our own words."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise _failure(what, name, error, size) from error
 
 
 def _failure(what: str, name: str, error: Exception, size: int = 0) -> StoreError:

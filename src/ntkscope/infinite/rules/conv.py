@@ -15,7 +15,7 @@ from torch.nn import functional
 from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, CountOrZero, NonNegative
 from ntkscope.infinite.field import Field
-from ntkscope.infinite.layer import Context, Layer, Need, Shape
+from ntkscope.infinite.layer import Context, Layer, Need, Shape, Weighted
 from ntkscope.infinite.registry import Affine, Sides, Translator, affine_scales, layer, module_rule, whole
 from ntkscope.infinite.rules.dense import check_fan_in, gradient_scales, scales_shown
 
@@ -37,7 +37,7 @@ class Taps:
 @layer
 @final
 @dataclass(frozen=True)
-class Conv(Layer):
+class Conv(Weighted):
     """A convolution with standard normal weights and biases, scaled by σ_w / √(taps · channels) and by σ_b.
 
     Σ′(p, p′) = σ_w² A[Σ](p, p′) + σ_b² with A[Σ](p, p′) the mean over the taps δ of Σ(sp + δ, sp′ + δ), nothing outside
@@ -101,17 +101,8 @@ class Conv(Layer):
             )
         return Shape(self.width, tuple(t.output for t in taps), gaussian=True)
 
-    def need(self, out: Need, single: bool) -> Need:
-        return out
-
-    def fresh(self, before: bool) -> bool:
-        return True
-
     def follows_shifts(self, wrap: bool) -> bool:
         return self.circular == wrap
-
-    def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
-        yield path, given.features
 
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
         taps = self.taps(given.spatial)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, NonNegative
 from ntkscope.infinite.field import Field, Values
-from ntkscope.infinite.layer import Context, Layer, Need, Shape
+from ntkscope.infinite.layer import Context, Layer, Need, Shape, Weighted
 from ntkscope.infinite.registry import Affine, Translator, affine_scales, layer, module_rule, ntk_factors
 from ntkscope.models._layers import NTKLinear
 
@@ -20,7 +19,7 @@ from ntkscope.models._layers import NTKLinear
 @layer
 @final
 @dataclass(frozen=True)
-class Dense(Layer):
+class Dense(Weighted):
     """z = σ_w W g / √fan_in + σ_b b with W, b standard normal.
 
     Σ′ = σ_w² Σ + σ_b², and Θ′ = σ_w² Θ + Σ′ in the NTK parametrisation. In the standard one, where the scales are in the
@@ -51,17 +50,8 @@ class Dense(Layer):
         check_fan_in(self, given, path)
         return Shape(self.width, gaussian=True)
 
-    def need(self, out: Need, single: bool) -> Need:
-        return out
-
-    def fresh(self, before: bool) -> bool:
-        return True
-
     def follows_shifts(self, wrap: bool) -> bool:
         return True
-
-    def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
-        yield path, given.features
 
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
         weights, biases = gradient_scales(self, context, path, 1)

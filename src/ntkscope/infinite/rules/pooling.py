@@ -14,10 +14,20 @@ from ntkscope.infinite.layer import Context, Layer, Need, Shape, Spatial
 from ntkscope.infinite.registry import Sides, Translator, layer, module_rule, whole
 
 
+class Pooling(Spatial):
+    """Means over positions, which need the covariances of unequal ones. Abstract."""
+
+    def need(self, out: Need, single: bool) -> Need:
+        return Need.FULL if out else out
+
+    def follows_shifts(self, wrap: bool) -> bool:
+        return False
+
+
 @layer
 @final
 @dataclass(frozen=True)
-class AvgPool(Spatial):
+class AvgPool(Pooling):
     """Means of windows, without padding: Σ′(P, P′) is the mean of Σ over both windows, so unequal positions are needed."""
 
     window: Sides
@@ -38,12 +48,6 @@ class AvgPool(Spatial):
             given.features, tuple(outputs for *_, outputs in self.sizes(given.spatial)), given.gaussian, given.mixed
         )
 
-    def need(self, out: Need, single: bool) -> Need:
-        return Need.FULL if out else out
-
-    def follows_shifts(self, wrap: bool) -> bool:
-        return False
-
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
         sizes = self.sizes(given.spatial)
 
@@ -63,19 +67,13 @@ class AvgPool(Spatial):
 @layer
 @final
 @dataclass(frozen=True)
-class GlobalAvgPool(Spatial):
+class GlobalAvgPool(Pooling):
     """The mean of the image: Σ′ is the mean of Σ(p, p′) over all pairs of positions."""
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.spatial:
             raise UsageError(f"{self} (at {path!r}) follows vectors {given}; expected images")
         return Shape(given.features, gaussian=given.gaussian, mixed=given.mixed)
-
-    def need(self, out: Need, single: bool) -> Need:
-        return Need.FULL if out else out
-
-    def follows_shifts(self, wrap: bool) -> bool:
-        return False
 
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
         axes = tuple(range(given.position_axes))
