@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ntkscope.data
-from contracts.dataset import DatasetContract
+from contracts.dataset import DatasetContract, given
 from ntkscope.core import Part, Split
 from ntkscope.core.errors import DataCorrupt, UnknownName
 from ntkscope.data import DATASETS, load, options_of
@@ -120,3 +120,23 @@ def test_no_data_set_file_is_left_out() -> None:
     imported = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True, timeout=600)
     assert registering <= {*imported.stdout.split()}
     assert {"digits", "orthant_shells", "boolean_cube"} <= registering
+
+
+class TestDigits(DatasetContract):
+    name = "digits"
+    item_shape = (1, 8, 8)
+    classes = 10
+    sizes = given(train=1438, test=359)
+    value_range = (0.0, 1.0)
+    balance = 0.01
+
+    def check_defining_property(self, split: Split) -> None:
+        index = torch.cat([split.train.extras["index"], split.test.extras["index"]])
+        assert torch.equal(index.sort().values, torch.arange(1797))  # every source image once, in one part
+        grey = torch.cat([split.train.x, split.test.x]) * 16
+        assert torch.equal(grey, grey.round())
+        assert float(grey.max()) == 16
+        # stratified: a class's share in the two parts differs by less than one item of the test part
+        for label in range(10):
+            share = [float((part.y == label).float().mean()) for part in (split.train, split.test)]
+            assert abs(share[0] - share[1]) < 1.5 / 359

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
@@ -110,11 +109,3 @@ def test_small(name: str, kernel: str) -> None:
 @pytest.mark.parametrize("name", [*QUICK_DEEP, *SLOW])
 def test_deep(name: str, kernel: str) -> None:
     check(name, kernel)
-
-
-@pytest.mark.parametrize("name", ["mlp", "tied_decoder", "lstm"])
-def test_single_precision_accumulates_in_double(name: str) -> None:
-    """Asking for float64 of a float32 network is the float64 kernel of the same numbers."""
-    model, x = case(name)
-    gram = ns.kernel("trntk0", model, x, dtype=torch.float64)
-    assert_kernel_close(gram.dense(), oracle(name, "trntk0"), 1e-10)
