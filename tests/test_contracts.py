@@ -36,7 +36,7 @@ from strategies.layers import LAYERS
 from test_orphans import HELPERS
 
 TESTS = Path(__file__).parent
-CONTRACT = re.compile(r"^class \w+\(\w*Contract\):", re.MULTILINE)
+CONTRACT = re.compile(r"^class \w+\(\w*Contract\):|= type\(.*\(\w*Contract,\)", re.MULTILINE)  # or made from a table
 
 
 def suites(contract: type) -> set[type]:
