@@ -23,7 +23,7 @@ MEASURES = "registry changepoint dimension faithfulness log_odds probe_agreement
 # Files that register nothing and are meant to. Files whose name starts with `_` are helpers by their name.
 HELPERS = {
     "data": {"registry", "normalise", "subsets"},
-    "models": {"registry", "check"},
+    "models": {"registry"},
     "kernels": {"registry", "costs", "tangent_machine"},
     "infinite.rules": set(),
     "surrogates": {"registry", "linearized"},

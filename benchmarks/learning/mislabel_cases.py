@@ -13,7 +13,7 @@ import ntkscope as ns
 from ntkscope.core import Part, generator
 from ntkscope.core.errors import DataNotFound
 from ntkscope.data.transforms.label_noise import label_noise
-from ntkscope.models.check import pretrained
+from ntkscope.models.resnet_cifar import pretrained
 
 NOISE, CLASSES = 0.05, 10
 FALLBACK = "scikit-learn's digits (MNIST is not here)"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ntkscope.core.checked import Count
+from ntkscope.core.errors import DataNotFound
 from ntkscope.models._init import seeded
+from ntkscope.models._weights import load_weights
 from ntkscope.models.registry import MODELS
 
 
@@ -84,3 +89,11 @@ def resnet56(*, classes: Count = 10, in_channels: Count = 3, seed: int | None = 
     """
     with seeded(seed, "resnet56"):
         return CifarResNet(9, classes, in_channels)
+
+
+def pretrained(name: str, root: str | os.PathLike[str] | None = None) -> nn.Module:
+    """The network `name` with the published weights under `root` (default $NTKSCOPE_DATA), in evaluation mode."""
+    root = root or os.environ.get("NTKSCOPE_DATA")
+    if not root:
+        raise DataNotFound(f"no data root for the weights of {name}; set $NTKSCOPE_DATA or give root=")
+    return load_weights(MODELS[name](), Path(root) / "resnet_cifar10" / f"{name}.safetensors").eval()
