@@ -12,7 +12,7 @@ import torch
 import ntkscope.data
 from contracts.dataset import DatasetContract, given
 from ntkscope.core import Part, Split
-from ntkscope.core.errors import DataCorrupt, UnknownName
+from ntkscope.core.errors import DataCorrupt
 from ntkscope.data import DATASETS, load, options_of
 from ntkscope.data._validation import validate
 
@@ -22,16 +22,6 @@ def split_with(x: torch.Tensor | None = None, y: torch.Tensor | None = None, whe
     bad = Part(good.x if x is None else x, good.y if y is None else y)
     parts = {"train": good, "test": good, "validation": good} | {where: bad}
     return Split(**parts, classes=("a", "b"))
-
-
-def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(UnknownName, match=r"unknown data set 'digit'; did you mean 'digits'\?"):
-        load("digit")
-
-
-def test_names_are_case_insensitive() -> None:
-    assert load("Digits").fingerprint == load("digits").fingerprint
-    assert load("Digits").name == "digits"
 
 
 def test_options_are_recorded_with_their_defaults() -> None:
