@@ -21,7 +21,7 @@ from ntkscope.core.errors import DataCorrupt, MemoryBudgetError, UnsafeData
 from ntkscope.data._files import Root, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Images, Labelled, Subset, image_split, resolve_classes
+from ntkscope.data.subsets import Classes, Images, Subset, image_split, resolve_classes
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")  # nothing else is tried, whatever the file's name says
@@ -141,7 +141,7 @@ def image_folder(
         )
     kept = resolve_classes(classes, names)
 
-    def read(which: str, files: dict[str, list[Path]]) -> tuple[Labelled, list[Path]]:
+    def read(which: str, files: dict[str, list[Path]]) -> Images:
         paths, labels = list[Path](), list[int]()
         for label in kept:
             of_class = files.get(names[label], [])
@@ -150,13 +150,12 @@ def image_folder(
                 of_class = [of_class[i] for i in sorted(order[:max_per_class])]
             paths += of_class
             labels += [label] * len(of_class)
-        return (_stack(paths, image_size, resize, max_pixels), np.array(labels, np.int64)), paths
+        named = np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)
+        images = _stack(paths, image_size, resize, max_pixels)
+        return Images(images, np.array(labels, np.int64), extras={"path": named})
 
-    def named(paths: Sequence[Path]) -> np.ndarray:
-        return np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)
-
-    parts = [Images(*each, extras={"path": named(paths)}) for each, paths in (read("train", train), read("test", test))]
-    return image_split("image-folder", *parts, names, Subset(IMAGENET, seed, classes, normalise))
+    options = Subset(IMAGENET, seed, classes, normalise)
+    return image_split("image-folder", read("train", train), read("test", test), names, options)
 
 
 def _named(path: Path, folder: Path) -> str:

@@ -38,12 +38,12 @@ REMEDY = (
 def read_rows(path: Path, sha256: str | None) -> list[list[str]]:
     """The rows of the hand-labelled test set, a CSV file of polarity, id, date, query, user, text; or of a training file,
     lines of polarity, a tab and the text."""
-    text = read_text(path, sha256)
-    if path.suffix == ".csv":
-        rows, columns, known = list(csv.reader(io.StringIO(text, newline=""))), 6, ("0", "2", "4")
+    text, by_hand = read_text(path, sha256), path.suffix == ".csv"
+    columns, known = (6, ["0", "2", "4"]) if by_hand else (2, ["0", "4"])
+    if by_hand:
+        rows = list(csv.reader(io.StringIO(text, newline="")))
     else:
-        lines = text.removesuffix("\n").split("\n")
-        rows, columns, known = [line.removesuffix("\r").split("\t") for line in lines], 2, ("0", "4")
+        rows = [line.removesuffix("\r").split("\t") for line in text.removesuffix("\n").split("\n")]
     for number, row in enumerate(rows, start=1):
         if len(row) != columns:
             raise DataCorrupt(f"{path}, row {number}: got {len(row)} columns, expected {columns}; fetch the file again")

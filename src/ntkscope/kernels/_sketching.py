@@ -147,8 +147,16 @@ def _dense(engine: Engine, backward_pass: BackwardPass, sketch: Sketch, rows: in
             offset = offset_of(piece)
             for at in range(0, piece.numbers, rows):
                 stop = min(piece.numbers, at + rows)
-                rows_at, how = (offset + at, offset + stop), (sketch.kind, rounding.storage, subject.device)
-                table = projection_rows(sketch.seed, piece.name, *rows_at, dim, *how)
+                table = projection_rows(
+                    sketch.seed,
+                    piece.name,
+                    offset + at,
+                    offset + stop,
+                    dim,
+                    sketch.kind,
+                    rounding.storage,
+                    subject.device,
+                )
                 if rounding.storage == subject.dtype:
                     total.addmm_(values[:, at:stop], table)
                 else:
