@@ -224,7 +224,7 @@ def _kronecker(
         b = b.reshape(-1, o).to(kept)
         looked_up = not a.is_floating_point()
         a = a.reshape(n * s) if looked_up else a.reshape(n * s, -1).to(kept)
-        inner, outer = term.places(a, o, _innermost(leaf).to(leaf.device))  # where in the parameter each entry is
+        inner, outer = _places(term, leaf, a, o)
         for columns in drawn.pieces(held // (n * s * (heads + 1) + len(inner) + len(outer))):
             of_a = (drawn.rows if term.flipped else drawn.columns)(inner, columns, b.dtype)
             of_b = (drawn.columns if term.flipped else drawn.rows)(outer, columns, b.dtype)
@@ -232,6 +232,11 @@ def _kronecker(
             right = engine.precision.product(b, of_b.T).view(n, s, heads, -1)
             right = right.mul_(left.view(n, s, 1, -1))
             total[:, :, columns] += right[:, 0] if s == 1 else right.sum(1)
+
+
+def _places(term: Term, leaf: Tensor, a: Tensor, o: int) -> tuple[Tensor, Tensor]:
+    """Where in the parameter each entry of the two sides is: numbers along its first axis and along all others."""
+    return term.places(a, o, _innermost(leaf).to(leaf.device))
 
 
 def _kronecker_formed(
