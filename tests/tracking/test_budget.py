@@ -50,6 +50,17 @@ def test_the_end_is_kept_back() -> None:
     assert budget.affordable(50, ahead=1.0) is None  # then nothing would be left for the end
 
 
+@pytest.mark.parametrize(
+    ("each", "trained", "items"), [(0.001, 0.0, 400), (0.005, 0.0, 100), (1.0, 0.0, 50), (1.0, 1e6, 400)]
+)
+def test_the_end_takes_what_fits_or_about_a_second(each: float, trained: float, items: int) -> None:
+    clock = Clock()
+    budget = Budget(0.05, clock)
+    measured(budget, clock, Cost(400, 0.0, 400 * each))
+    clock.now += trained
+    assert budget.at_end(400) == items
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     share=st.floats(0.01, 0.3),

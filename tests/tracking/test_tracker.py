@@ -302,8 +302,25 @@ def test_a_measurement_that_is_not_earned_waits(tmp_path: Path, monkeypatch: pyt
     now[0] -= 5 * cost
     watching.close()
     moments = rows(tmp_path / "run", "moments", ())
-    assert [(row["step"], row["waited"]) for row in moments] == [(0, 0), (3, 2)]
-    assert Record.open(tmp_path / "run").metrics["end_measured"] is False
+    assert [(row["step"], row["waited"]) for row in moments] == [(0, 0), (3, 2), (4, 0)]  # the end does not wait
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_shortest_run_has_a_start_and_an_end(steps: int, tmp_path: Path) -> None:
+    model = network()
+    with tracker(model, tmp_path / "run", when=[], total=None, overhead=1e-9) as watching:
+        train(model, lambda loss, _: watching.step(loss), steps=steps)
+    assert [row["step"] for row in rows(tmp_path / "run", "moments")] == [0, steps]
+    assert Record.open(tmp_path / "run").metrics["end_measured"] is True
+
+
+def test_a_run_that_had_ended_keeps_its_end(tmp_path: Path) -> None:
+    model = network()
+    with tracker(model, tmp_path / "run") as watching:
+        train(model, lambda loss, _: watching.step(loss))
+    tracker(network(), tmp_path / "run").close()  # the same script again: nothing is left to train
+    assert [row["step"] for row in rows(tmp_path / "run", "moments")] == [0, 1, 2, 3, 5, 8]
+    assert Record.open(tmp_path / "run").metrics["steps"] == 8
 
 
 def test_fewer_items_where_all_are_too_expensive(tmp_path: Path) -> None:

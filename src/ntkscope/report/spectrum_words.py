@@ -63,7 +63,7 @@ def change_sentence(noun: str, first: Look, last: Look, tested: bool) -> str:
     if first.moment == last.moment or before == after:
         return f"{said} {spikes_text(after).capitalize()} of the noise."
     return (
-        f"{said} {spikes_text(after).capitalize()} of the noise at the end; at the first moment {before or 'none'} did."
+        f"{said} {spikes_text(after).capitalize()} of the noise at the last moment; at the first {before or 'none'} did."
     )
 
 

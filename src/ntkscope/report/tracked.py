@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,8 @@ def facts(track: Track) -> Markup:
     share = cost / spent if spent > 0 else math.nan
     pairs = [
         ("Moments", number(len(moments))),
-        ("Steps", f"{whole(moments[0].step)} to {whole(moments[-1].step)}" if moments else NONE),
-        ("Loss", f"{number(losses[0])} → {number(losses[-1])}" if losses else NONE),
+        ("Steps", " to ".join(whole(moment.step) for moment in _ends(moments)) or NONE),
+        ("Loss", " → ".join(number(loss) for loss in _ends(losses)) or NONE),
         ("Spectra", number(len(track.spectra))),
         (
             "Measuring took",
@@ -253,19 +253,27 @@ def changes_table(track: Track, name: str) -> Markup | None:
             continue
         first, last = spectrum.looks[0], spectrum.looks[-1]
         said = change_sentence(spectrum.noun, first, last, spectrum.tested)
+        spikes = [str(len(look.spikes)) for look in _ends(spectrum.looks)]
         rows.append(
             [
                 Cell(
                     join([tag("code", spectrum.name), tag("span", shape_text(spectrum.shape), class_="range")]),
                     spectrum.name,
                 ),
-                Cell(last.label or "–", last.label or None),
-                Cell(f"{len(first.spikes)} → {len(last.spikes)}" if spectrum.tested else "–", len(last.spikes), False),
+                Cell(last.label or NONE, last.label or None),
+                Cell(" → ".join(spikes) if spectrum.tested else NONE, len(last.spikes), False),
                 Cell(said, said, kind="wide"),
             ]
         )
-    heads = ["Spectrum", "Class at the end", "Spikes", "From the first to the last moment"]
+    several = len(track.moments) > 1
+    change = "From the first to the last moment" if several else "At the one moment there is"
+    heads = ["Spectrum", "Class at the last moment" if several else "Class", "Spikes", change]
     return table(heads, rows, name="Spectra", export=f"{name}-spectra.csv", kind="stacking") if rows else None
+
+
+def _ends(values: Sequence[Any]) -> Sequence[Any]:
+    """The first and the last; one where there is one."""
+    return [*values[:1], *values[1:][-1:]]
 
 
 def _finite(value: float) -> float | None:

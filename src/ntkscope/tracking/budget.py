@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-FIRST_SECONDS = 1.0  # what the first measurement may take to find out how many items are affordable
+AT_LEAST = 1.0  # seconds that the first measurement and the last may take, whatever the share
 FEWEST = 50  # items below which a spectrum says too little to be worth its cost
 MARGIN = 1.1  # predictions are raised by this
 
@@ -49,7 +49,7 @@ class Budget:
     """Seconds of training so far, seconds spent on measurements, and what the next one would cost.
 
     A measurement may start when `spent + predicted ≤ share · trained`; trained is the wall time since the start less what was
-    spent. With the number of steps to go, what the end will cost is kept back for it.
+    spent. With the number of steps to go, what the end will cost is kept back for it. Start and end are measured in any case.
     """
 
     share: float
@@ -105,3 +105,9 @@ class Budget:
             if left >= 0 and (ahead is None or left + self.share * ahead >= cost):
                 return count
         return None
+
+    def at_end(self, items: int) -> int:
+        """The most items for the end, which is measured in any case: those that fit, or that take a second, or the fewest."""
+        few = sizes(items)[-1]
+        cheap = (count for count in sizes(items) if self.last and MARGIN * self.last.predict(count) <= AT_LEAST)
+        return self.affordable(items) or next(cheap, few)

@@ -17,7 +17,7 @@ from ntkscope.core.checked import Count, Positive, checked
 from ntkscope.core.errors import RecordError
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.tracking.board import Board, as_board
-from ntkscope.tracking.budget import FIRST_SECONDS, MARGIN, Budget, Cost, sizes
+from ntkscope.tracking.budget import AT_LEAST, MARGIN, Budget, Cost, sizes
 from ntkscope.tracking.log import Log, identity, start_of
 from ntkscope.tracking.measurement import Measurement, Observer, as_watch, device_of
 from ntkscope.tracking.probe import as_probe
@@ -40,9 +40,9 @@ class Tracker:
       "alignment" (of those kernels with the labels, and how fast they rotate); "nfa" (how well each layer's weights agree
       with what the outputs react to; "nfa:GLOB" of some layers).
     - `when`: `LogSpaced(moments)`, `Every(steps)`, `OnPlateau()` or a list of steps; the first needs `total`, the number of
-      optimizer steps. The end is always measured if it can be afforded.
+      optimizer steps. The start and, in `close()`, the end are measured in any case.
     - `overhead`: the share of the training time that measuring may take. A measurement that does not fit is made with fewer
-      items of the probe, or later, as the series `moments` says.
+      items of the probe, or later, as the series `moments` says. Start and end take a second each where that is more.
     - `directions`: (d,) or (d, k), or a mapping from weights to them: |cos| with the singular vectors of spikes is recorded.
     - `tensorboard`: a folder, or a writer with `add_scalar`. `memory`: for kernels, as in `ns.kernel`.
 
@@ -139,18 +139,19 @@ class Tracker:
         self.step(report.loss, at=report.step)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Measure the end, if that can be afforded, and end the record; `error` is what ended the run early."""
+        """Measure the end, and end the record; `error` is what ended the run early, which then has no end to measure."""
         if self._closed:
             return
         self._closed = True
         if self._log is None or not writes():
             return
-        facts: dict[str, Any] = {"steps": self._step}
+        facts: dict[str, Any] = {}
         try:
-            if error is None and self._measured != self._step:
+            if error is None and self._arrived and self._measured != self._step:
                 self._due = self._step if self._due is None else self._due
-                self._attempt(end=True)
-            facts["end_measured"] = self._measured == self._step
+                self._measure(self._budget.at_end(len(self._observer.probe)))
+            if self._arrived or not self._log.resumed:  # else nothing was left to train
+                facts = {"steps": self._step, "end_measured": self._measured == self._step}
         finally:
             if self._log is not None:
                 self._log.close(error, **facts, spent_seconds=round(self._budget.spent, 3))
@@ -205,7 +206,7 @@ class Tracker:
         self._observer.measure(min(WARM_UP, counts[0]), 0, strict=True)
         measurement = self._observer.measure(counts[0], 0, strict=True)
         for count in counts[1:]:
-            if time.perf_counter() - start + MARGIN * measurement.cost.predict(count) > FIRST_SECONDS:
+            if time.perf_counter() - start + MARGIN * measurement.cost.predict(count) > AT_LEAST:
                 break
             measurement = self._observer.measure(count, 0, strict=True)
         assert self._log is not None
@@ -213,11 +214,13 @@ class Tracker:
         self._log.keep_weights(measurement.weights)
         self._write(measurement, 0, None, time.perf_counter() - start, 0)
 
-    def _attempt(self, end: bool = False) -> None:
+    def _attempt(self) -> None:
         """Measure now, if that can be afforded."""
-        count = self._budget.affordable(len(self._observer.probe), None if end else self._ahead())
-        if count is None:
-            return
+        count = self._budget.affordable(len(self._observer.probe), self._ahead())
+        if count is not None:
+            self._measure(count)
+
+    def _measure(self, count: int) -> None:
         assert self._due is not None
         start = time.perf_counter()
         measurement = self._observer.measure(count, self._step)
