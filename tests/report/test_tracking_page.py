@@ -125,7 +125,9 @@ def test_a_moment_measured_again_counts_once(tmp_path: Path) -> None:
     assert [look.values.tolist() for look in track.spectra[0].looks] == [[3.0, 1.0]]
     page = Page(tmp_path / "run").html
     assert "Measured once: the largest singular value is 3.00." in page
-    assert not re.findall(r"at the (?:end|last moment)|From the first|5 to 5|3\.00 → 3\.00", page.split("<script", 1)[0])
+    assert not re.findall(
+        r"at the (?:end|last moment)|From the first|5 to 5|3\.00 → 3\.00", page.split("<script", 1)[0]
+    )
 
 
 def test_a_run_that_is_being_written_and_one_without_moments(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class Registry(Mapping[str, T]):
         self.kind, self.check = kind, check
         self._entries: dict[str, T] = {}
         self._spelling: dict[str, str] = {}
+        self._meant: dict[str, list[str]] = {}  # words that are no names, and what who says them may mean
 
     def register(self, *names: str) -> Callable[[V], V]:
         """Decorator: register the decorated object under each of `names`, its arguments checked if all of them are."""
@@ -84,7 +85,8 @@ class Registry(Mapping[str, T]):
 
     def _unknown(self, name: str) -> str:
         near = difflib.get_close_matches(name.lower(), list(self._spelling), n=1, cutoff=0.5)
-        hint = f"did you mean {self._spelling[near[0]]!r}? " if near else ""
+        meant = self._meant.get(name.lower().replace("_", "-"), [repr(self._spelling[key]) for key in near])
+        hint = f"did you mean {' or '.join(meant)}? " if meant else ""
         return f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self) or '(none)'}"
 
 

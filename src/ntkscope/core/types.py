@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ntkscope.core.errors import UsageError
 from ntkscope.core.model.tree import Inputs, length, move, take
+from ntkscope.core.shown import Shown
 
 Params: TypeAlias = dict[str, Tensor]
 
@@ -59,8 +60,8 @@ def fingerprint(*values: Any) -> str:
     return hasher.hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+@dataclass(frozen=True, eq=False, repr=False)
+class Part(Shown):
     """One part of a data set: inputs, targets, and per-item extras (weights, masks, clean labels, texts).
 
     It is a map-style `torch.utils.data.Dataset`: `part[i]` is `(x_i, y_i)`.
@@ -104,8 +105,8 @@ class Part:
         return Part(*(move(value, device, dtype) for value in (self.x, self.y, self.extras)))
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
+@dataclass(frozen=True, eq=False, repr=False)
+class Split(Shown):
     """A data set ready to use: `train`, `test`, perhaps `validation`; class names; how it was made.
 
     `extras` holds what belongs to the whole data set (the hidden vectors of a teacher, a projection matrix).
@@ -130,8 +131,8 @@ class Split:
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, eq=False)
-class Snapshot:
+@dataclass(frozen=True, eq=False, repr=False)
+class Snapshot(Shown):
     """A network at one moment of its training: everything needed to measure it or to resume from it.
 
     `params` and `buffers` are detached copies; `optimizer` and `random` are what `fit` needs to resume.

@@ -20,6 +20,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.core.arguments import tensor_of, whole
 from ntkscope.core.checked import Count, NonNegative, Positive, renamed
+from ntkscope.core.shown import Shown
 from ntkscope.linalg import Gram, NumericalWarning, as_gram, cholesky_solve, minimum_norm_solve
 
 Matrix = Gram | Tensor | np.ndarray
@@ -40,8 +41,8 @@ class Prediction:
     covariance: Tensor | None
 
 
-@dataclass(frozen=True, eq=False)
-class Dynamics:
+@dataclass(frozen=True, eq=False, repr=False)
+class Dynamics(Shown):
     """Training by gradient flow, or by gradient descent with a step, of a network whose NTK on the data is Θ.
 
     Made by `dynamics`. Times are those of gradient flow, or numbers of steps of gradient descent; infinity is allowed.

@@ -22,7 +22,13 @@ BLOCK = 256
 
 
 @KERNELS.register(
-    "ck", by_parameters=False, cost=costs.activations, features=True, priority=2, title="conjugate kernel"
+    "ck",
+    by_parameters=False,
+    cost=costs.activations,
+    features=True,
+    priority=2,
+    title="conjugate kernel",
+    meant_by=("conjugate", "nngp", "features", "last-layer", "penultimate"),
 )
 def ck(request: Request, *, bias: bool | None = None) -> Gram:
     """`φ(x)·φ(x') + 1`, φ the last hidden representation; `bias=False` leaves the 1 out, None follows the readout."""

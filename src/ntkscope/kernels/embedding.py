@@ -18,7 +18,14 @@ from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import Subject
 
 
-@KERNELS.register("em", by_parameters=False, cost=costs.activations, priority=3, title="embedding kernel")
+@KERNELS.register(
+    "em",
+    by_parameters=False,
+    cost=costs.activations,
+    priority=3,
+    title="embedding kernel",
+    meant_by=("embedding", "embeddings"),
+)
 def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool = False) -> Gram:
     """`Σ_l <h_l(x), h_l(x')>` with h_l the flattened output of module l.
 

@@ -55,6 +55,7 @@ def _registered(name: str, doc: str, *, summed: bool, quick: int, priority: int,
         quick={"dim": quick},
         priority=priority,
         title=title,
+        meant_by=("proj-ntk", "projected", "projected-ntk", "trak"),
     )
     def kernel(
         request: Request,

@@ -8,7 +8,9 @@ from ntkscope.linalg import Gram
 from ntkscope.tangent.blocks.heads import as_heads
 
 
-@KERNELS.register("pntk", cost=costs.summed, priority=4, title="pseudo-NTK")
+@KERNELS.register(
+    "pntk", cost=costs.summed, priority=4, title="pseudo-NTK", meant_by=("pseudo", "pseudo-ntk", "sum-ntk")
+)
 def pntk(request: Request, *, precision: str = "exact", per_layer: bool = False, schedule: str = "auto") -> Gram:
     """Mohamadi & Sutherland (2022); C counts the chosen outputs."""
     heads = as_heads(request.outputs, summed=True)

@@ -37,7 +37,7 @@ class Traits:
     over all inputs gives every part of it. `normalizes`: the kernel whose cosines it is, from which it follows at no cost.
     `per_output`: a row for each output of an input, not one per input. `quick`: options for a first look at a network.
     `priority`: kernels with the highest number are given up first when time is short; None: computed only when asked for.
-    `title`: its name in words, for pages.
+    `title`: its name in words, for pages. `meant_by`: words under which it may be looked for and is not found.
     """
 
     by_parameters: bool = True
@@ -48,6 +48,7 @@ class Traits:
     quick: Mapping[str, Any] = field(default_factory=dict)
     priority: int | None = 100
     title: str = ""
+    meant_by: tuple[str, ...] = ()
 
 
 @final
@@ -72,6 +73,8 @@ class KernelRegistry(Registry[Callable[..., Gram]]):
         def decorate(kernel: F) -> F:
             made = add(kernel)
             self._traits[made] = traits
+            for word in traits.meant_by:
+                self._meant.setdefault(word, []).extend(f"{name!r} ({traits.title})" for name in names)
             return made
 
         return decorate

@@ -8,7 +8,9 @@ from ntkscope.linalg import Gram
 from ntkscope.tangent.blocks.heads import as_heads
 
 
-@KERNELS.register("trntk0", cost=costs.exact, priority=1, title="trace NTK")
+@KERNELS.register(
+    "trntk0", cost=costs.exact, priority=1, title="trace NTK", meant_by=("ntk", "tntk", "trace", "trace-ntk")
+)
 def trntk0(
     request: Request,
     *,
@@ -28,7 +30,14 @@ def trntk0(
     return _tangent.kernel(request, heads, precision=precision, per_layer=per_layer, profile=profile, schedule=schedule)
 
 
-@KERNELS.register("trntk", cost=costs.exact, normalizes="trntk0", priority=1, title="trace NTK, normalised")
+@KERNELS.register(
+    "trntk",
+    cost=costs.exact,
+    normalizes="trntk0",
+    priority=1,
+    title="trace NTK, normalised",
+    meant_by=("tntk", "trace", "trace-ntk", "cosine-ntk", "normalized-ntk"),
+)
 def trntk(request: Request, *, precision: str = "exact", schedule: str = "auto") -> Gram:
     """`K(x, x') / sqrt(K(x, x) K(x', x'))`, diagonal exactly 1 (Engel et al. 2023, Eq. 4 with the root over the sum).
 

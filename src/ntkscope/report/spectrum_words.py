@@ -62,9 +62,7 @@ def change_sentence(noun: str, first: Look, last: Look, tested: bool) -> str:
     before, after = len(first.spikes), len(last.spikes)
     if first.moment == last.moment or before == after:
         return f"{said} {spikes_text(after).capitalize()} of the noise."
-    return (
-        f"{said} {spikes_text(after).capitalize()} of the noise at the last moment; at the first {before or 'none'} did."
-    )
+    return f"{said} {spikes_text(after).capitalize()} of the noise at the last moment; at the first {before or 'none'} did."
 
 
 def _growth(values: Sequence[float]) -> str:

@@ -116,6 +116,14 @@ WRONG: dict[str, tuple[Any, Any, Sequence[str], dict[str, Any]]] = {
     "a pattern of frozen ones": (frozen_below(), X, [r"0\.\*", "requires_grad|frozen|trainable"], {"params": "0.*"}),
     "a predicate that chooses none": (mlp(nn.ReLU()), X, ["parameter"], {"params": lambda name: False}),
     # names, layers, options
+    "a word of the field": (
+        mlp(nn.ReLU()),
+        X,
+        [r"did you mean 'entk' \(empirical NTK\) or 'trntk0' \(trace NTK\)\? known"],
+        {"name": "NTK"},
+    ),
+    "its infinite counterpart": (mlp(nn.ReLU()), X, ["did you mean 'ck'"], {"name": "nngp"}),
+    "a longer word": (mlp(nn.ReLU()), X, ["did you mean 'pntk'"], {"name": "pseudo_ntk"}),
     "a name nearly right": (mlp(nn.ReLU()), X, ["trnkt", "did you mean 'trntk", "entk"], {"name": "trnkt"}),
     "a layer of em": (mlp(nn.ReLU()), X, ["'9'", r"\b2\b"], {"name": "em", "layers": ["9"]}),
     "a layer of ptk": (mlp(nn.ReLU()), X, ["'9'", r"\b2\b"], {"name": "ptk", "layer": "9"}),

@@ -14,6 +14,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.core.arguments import from_numpy
 from ntkscope.core.checked import Count
+from ntkscope.core.shown import Shown
 
 CENTRINGS = (None, "weights", "both", "tangents")
 QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
@@ -22,17 +23,20 @@ WIDE = 512  # units of a layer above which random eigenvectors are drawn in the 
 CONSTANT = 1e-13  # of a matrix's square: what is left of a constant one after its mean is subtracted
 
 
-@dataclass(frozen=True, eq=False)
-class Control:
+@dataclass(frozen=True, eq=False, repr=False)
+class Control(Shown):
     """Correlations with K's eigenvectors replaced by random ones, beside the `observed` one.
 
     >>> control = Control(0.9, np.array([0.4, 0.5, 0.6]))
     >>> round(control.mean, 6), control.quantiles[0.5], control.p_value
     (0.5, 0.5, 0.25)
+    >>> control
+    Control(observed=0.9, mean=0.5, p_value=0.25, values=float64 (3,))
     """
 
     observed: float
     values: Float[np.ndarray, " draws"]
+    _shown = ("observed", "mean", "p_value", "values")
 
     @property
     def mean(self) -> float:

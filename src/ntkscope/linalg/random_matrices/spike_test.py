@@ -16,6 +16,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
 from ntkscope.core.checked import Probability
+from ntkscope.core.shown import Shown
 from ntkscope.linalg.grams.gram import Gram
 from ntkscope.linalg.random_matrices.nulls import NoiseNull, Null, PermutationNull, RedrawnNull, excess_kurtosis
 from ntkscope.linalg.random_matrices.spiked import participation, spike_overlaps, spike_strength
@@ -28,8 +29,8 @@ SHIFT, SMALL_SHIFT = 1.0, 0.75  # Tracy–Widom units: a correction for the kurt
 SMALL, SMALLEST = 60, 12  # rows or columns: below, the second of these holds, or the law itself does not
 
 
-@dataclass(frozen=True, eq=False)
-class SpikeTest:
+@dataclass(frozen=True, eq=False, repr=False)
+class SpikeTest(Shown):
     """What a test for spikes found, in singular values of the matrix minus the `mean` of its entries, largest first.
 
     Of each spike: its singular value, `left` and `right` singular vectors (as columns), and p-value, for the matrix without the
