@@ -107,19 +107,19 @@ def test_the_bars_are_the_records_numbers(visit: Open, written: Made, made: Made
     """The mean contributions to the logit of the network's class, and those to another logit when it is chosen."""
     page = visit(written(kind="image"))
     record = Record.open(made(kind="image"))
-    data, means = record.metrics["section:explain"]["data"], record.arrays["explain.class_mean"]
+    data, means = record.metrics["section:explain"]["data"], record.arrays["explain.mean"]
 
     def shown() -> np.ndarray:
         texts = page.locator("#explorer-rows .value").all_inner_texts()
         return np.array([float(text.replace("−", "-")) for text in texts])
 
     network = data["network_predicted"][0]
-    np.testing.assert_allclose(shown(), means[0, network], rtol=0.06)  # two digits are shown
+    np.testing.assert_allclose(shown(), means[0, 0], rtol=0.06)  # two digits are shown
     before = state(page), page.locator("#explorer-influence").inner_text(), page.locator("#explorer-facts").inner_text()
     other = data["chosen"][0][1]
     assert other != network
     page.locator("#explorer-logit").select_option(str(other))
-    np.testing.assert_allclose(shown(), means[0, other], rtol=0.06)
+    np.testing.assert_allclose(shown(), means[0, 1], rtol=0.06)
     after = state(page), page.locator("#explorer-influence").inner_text(), page.locator("#explorer-facts").inner_text()
     assert before[0][2] != after[0][2]  # the supporting points follow the class
     assert before[1] != after[1]

@@ -181,3 +181,17 @@ def test_published_measured_and_verdict_are_in_view_together(width: int, visit: 
     top, bottom = min(box["y"] for box in boxes), max(box["y"] + box["height"] for box in boxes)
     assert bottom - top < 400
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
+
+
+def test_keys_find_and_change_the_item(visit: Open, written: Made, made: Made) -> None:
+    page = visit(written(kind="image"))
+    items = Record.open(made(kind="image")).metrics["section:explain"]["data"]["items"]
+    assert f"{OFFERED} of the 70 test items are here" in page.locator("#explorer").inner_text()
+    page.keyboard.press("j")
+    assert f"Test item {items[1]}:" in page.locator("#explorer-head").inner_text()
+    page.keyboard.press("/")
+    page.keyboard.type(f"{items[3]:04}.png")  # a part of an id
+    page.keyboard.press("Enter")
+    assert f"Test item {items[3]}:" in page.locator("#explorer-head").inner_text()
+    assert page.evaluate("document.activeElement.id") == "explorer-list"
+    assert quiet(page)

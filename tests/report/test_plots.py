@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from ntkscope.report.items import png_uri
+from ntkscope.report.items import image_uri
 from ntkscope.report.numbers import NONE, interval, number, percent, plain
 from ntkscope.report.plots import Bar, Line, Point, Scale, bars, forest, gauge, heatmap, lines, scatter
 from ntkscope.report.plots.frame import Frame
@@ -78,7 +78,7 @@ def test_bars_and_marks_leave_out_what_is_no_number() -> None:
 
 def test_an_image_comes_back_from_its_address() -> None:
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    data = base64.b64decode(png_uri(pixels).split(",")[1])
+    data = base64.b64decode(image_uri(pixels).split(",")[1])
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), pixels)
 
 

@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, features
 
 from ntkscope.report.markup import Markup, tag
 
 COLUMNS = 32
 PARTS = ("train", "test")
-LARGEST = 64  # pixels of a thumbnail's longer side; larger images are scaled down
+SIDES = (
+    64,
+    48,
+    32,
+)  # pixels of a thumbnail's longer side at most, if as many fit into a sheet; larger images are scaled down
+SHEET = 600_000  # bytes of a sheet: beyond, colours are approximate, then thumbnails smaller
+TALLEST = 16_383  # pixels of a WebP image
 
 
 class Items:
@@ -94,12 +100,11 @@ class Items:
             images = self._thumbs[part]
             if images is None or not slots:
                 continue
-            chosen = [shrunk(np.asarray(images[index])) for index in slots]
-            rows = -(-len(chosen) // COLUMNS)
-            smooth = "auto" if max(chosen[0].shape[:2]) > 40 else "pixelated"
+            rows = -(-len(slots) // COLUMNS)
+            smooth = "auto" if max(images.shape[1:3]) > 40 else "pixelated"
+            address = sheet_uri([np.asarray(images[index]) for index in slots])
             rules.append(
-                f".thumb.{part}{{background-image:url({png_uri(sheet(chosen))});--cols:{COLUMNS};--rows:{rows};"
-                f"image-rendering:{smooth}}}"
+                f".thumb.{part}{{background-image:url({address});--cols:{COLUMNS};--rows:{rows};image-rendering:{smooth}}}"
             )
         return "\n".join(rules)
 
@@ -121,12 +126,24 @@ def sheet(images: list[UInt8[np.ndarray, "h w c"]]) -> UInt8[np.ndarray, "rows c
     return out
 
 
-def png_uri(pixels: UInt8[np.ndarray, "h w c"]) -> str:
-    """Pixels with one, three or four channels as the `data:` address of a PNG file."""
+def sheet_uri(images: list[UInt8[np.ndarray, "h w c"]]) -> str:
+    """A sheet of images as a `data:` address: exact where that is not large, else in WebP."""
+    pixels = sheet([shrunk(image, SIDES[0]) for image in images])
+    found = image_uri(pixels)
+    for side in SIDES:
+        if len(found) <= SHEET or max(pixels.shape) > TALLEST or not features.check("webp"):
+            break
+        pixels = sheet([shrunk(image, side) for image in images])
+        found = min(found, image_uri(pixels, format="WEBP", quality=60, method=4), key=len)
+    return found
+
+
+def image_uri(pixels: UInt8[np.ndarray, "h w c"], **options: Any) -> str:
+    """Pixels with one, three or four channels as the `data:` address of a PNG file, or of another `format`."""
     image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
     out = io.BytesIO()
-    image.save(out, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    image.save(out, **({"format": "PNG", "optimize": True} | options))
+    return f"data:image/{options.get('format', 'png').lower()};base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
 def _listed(value: Any) -> list[Any]:
@@ -138,11 +155,11 @@ def _images(array: NDArray[Any] | None) -> NDArray[Any] | None:
     return array if known else None
 
 
-def shrunk(pixels: UInt8[np.ndarray, "h w c"]) -> UInt8[np.ndarray, "h w c"]:
-    """An image, scaled down if it is large."""
+def shrunk(pixels: UInt8[np.ndarray, "h w c"], side: int = SIDES[0]) -> UInt8[np.ndarray, "h w c"]:
+    """An image, scaled down if it is larger than `side`."""
     longest = max(pixels.shape[:2])
-    if longest <= LARGEST:
+    if longest <= side:
         return pixels
     image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
-    size = (max(1, round(pixels.shape[1] * LARGEST / longest)), max(1, round(pixels.shape[0] * LARGEST / longest)))
+    size = (max(1, round(pixels.shape[1] * side / longest)), max(1, round(pixels.shape[0] * side / longest)))
     return np.asarray(image.resize(size, Image.Resampling.LANCZOS)).reshape(size[1], size[0], -1)

@@ -7,8 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ntkscope.core import NtkscopeError, Record
 from ntkscope.core.arguments import path_of
 from ntkscope.core.errors import RecordError
@@ -186,37 +184,29 @@ def _section(n: int, section: Section, source: Source) -> tuple[Markup, Mapping[
 
 
 def _items_data(source: Source) -> dict[str, Any]:
-    """The training items that the page shows: place in the sheet, label, text, number, id, and the scores they have.
+    """Training items by column: label, number and scores of all, place in the sheet, text and id of those that the page shows.
 
     Called after all views, since they decide which items are shown.
     """
-    labels, suggested = source.array("labels.train"), source.array("problems.suggested")
-    shares, targets = source.array("problems.share"), source.array("targets.train")
+    items, shown = source.items, source.items.used("train")
+    columns = {
+        "label": source.array("labels.train"),
+        "target": source.array("targets.train"),
+        "number": source.array("originals.train"),
+        "score": source.label_scores,
+        "suggested": source.array("problems.suggested"),
+        "share": source.array("problems.share"),
+    }
     return {
         "classes": source.classes,
         "columns": COLUMNS,
         "scores": next((name for name in source.files if name.endswith(".csv")), None),
-        "train": {
-            i: {
-                "slot": source.items.slot("train", i),
-                "label": _at(labels, i),
-                "target": _at(targets, i),
-                "text": source.items.text("train", i),
-                "number": source.items.number("train", i),
-                "id": source.items.identifier("train", i),
-                "doubtful": i in source.doubtful,
-                "score": _at(source.label_scores, i),
-                "suggested": _at(suggested, i),
-                "share": _at(shares, i),
-            }
-            for i in source.items.used("train")
-        },
+        "shown": shown,
+        "slot": [items.slot("train", i) for i in shown],
+        "text": [items.text("train", i) for i in shown],
+        "id": [items.identifier("train", i) for i in shown],
+        "train": {name: values for name, values in columns.items() if values is not None and 1 <= values.ndim <= 2},
     }
-
-
-def _at(values: np.ndarray | None, index: int) -> Any:
-    """Of one item: its label or score, or its real targets."""
-    return None if values is None or values.ndim > 2 or not 0 <= index < len(values) else values[index].tolist()
 
 
 def _dialog() -> Markup:

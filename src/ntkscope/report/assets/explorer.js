@@ -11,32 +11,36 @@
   const TRUST = ["do not trust", "medium", "high"];
   const KINDS = ["bad", "neither", "good"];
 
-  // -- packed numbers: four characters each, so that any part can be read without the rest ------------------------------------
-  const bytes = (text, start, count) => atob(text.slice(4 * start, 4 * (start + count)));
-  const bits = new DataView(new ArrayBuffer(4));
-  const read = (text, kind, start, count) => {
-    const raw = bytes(text, start, count);
-    return Array.from({ length: count }, (_, n) => {
-      const number = (raw.charCodeAt(3 * n) << 16) | (raw.charCodeAt(3 * n + 1) << 8) | raw.charCodeAt(3 * n + 2);
-      if (kind === "whole") return number === 0xffffff ? -1 : number;
-      bits.setInt32(0, number << 8);
-      const value = bits.getFloat32(0);
-      return Number.isNaN(value) ? null : value;
+  // -- packed numbers: as many characters each, so that any part can be read without the rest ---------------------------------
+  const DIGITS = new Map([..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].map((digit, value) => [digit, value]));
+  const number = (text, at, size) => {
+    let value = 0;
+    for (let k = 0; k < size; k += 1) value = 64 * value + DIGITS.get(text[at + k]);
+    return value;
+  };
+  // row n of a packed array
+  const of = (packed, n) => {
+    if (!packed) return [];
+    const { data: text, exponent, shape, size } = packed;
+    const count = shape.reduce((a, b) => a * b, 1);
+    const none = 64 ** size - 1;
+    return Array.from({ length: count }, (_, k) => {
+      const code = number(text, size * (n * count + k), size);
+      if (exponent === undefined) return code === none ? -1 : code;
+      if (code === none) return null;
+      const below = (code >> 10) & 127;
+      return below === 127 ? 0 : (code >> 17 ? -1 : 1) * (1 + (code & 1023) / 1024) * 2 ** (exponent - 1 - below);
     });
   };
-  // what a packed array holds for item n (and, if `place` is given, for one of its classes)
-  const of = (packed, n, place = null) => {
-    if (!packed) return [];
-    const size = packed.shape.reduce((a, b) => a * b, 1);
-    if (place === null) return read(packed.data, packed.kind, n * size, size);
-    const part = size / packed.shape[0];
-    return read(packed.data, packed.kind, n * size + place * part, part);
-  };
-  const pairsOf = (both, n, place) => {
+  const pairsOf = (both, n) => {
     if (!both) return [];
-    const values = of(both.value, n, place);
-    return of(both.index, n, place).map((index, k) => [index, values[k]]).filter(([index]) => index >= 0);
+    const values = of(both.value, n);
+    return of(both.index, n).map((index, k) => [index, values[k]]).filter(([index]) => index >= 0);
   };
+  // evidence has a row for every class of every item
+  const classesOf = (n) => of(data.evidence.chosen, n).filter((k) => k >= 0);
+  const rowOf = [0];
+  data.items.forEach((_, n) => rowOf.push(rowOf[n] + classesOf(n).length));
 
   // one width for the names of all rows: as long as the longest, within reason
   const longest = Math.max(1, ...classes.map((text) => text.length));
@@ -49,29 +53,28 @@
   // everything there is to show of the current item and class
   const look = (n) => {
     const item = data.items[n];
-    const chosen = of(data.evidence.chosen, n).filter((k) => k >= 0);
+    const chosen = classesOf(n);
     const logit = chosen.includes(wanted) ? wanted : chosen.includes(item.network) ? item.network : chosen[0] ?? item.network;
-    const place = Math.max(0, chosen.indexOf(logit));
-    const rows = data.evidence.shown ? of(data.evidence.shown, n, place).filter((k) => k >= 0) : data.evidence.means.shape[1] ? [...Array(data.evidence.means.shape[1]).keys()] : [];
-    const box = of(data.evidence.box, n, place);
+    const row = rowOf[n] + Math.max(0, chosen.indexOf(logit));
+    const rows = data.evidence.shown ? of(data.evidence.shown, row).filter((k) => k >= 0) : [...Array(data.evidence.means.shape[0]).keys()];
+    const box = of(data.evidence.box, row);
     return {
       n, item, chosen, logit, rows,
-      means: of(data.evidence.means, n, place),
+      means: of(data.evidence.means, row),
       box: rows.map((_, r) => box.slice(5 * r, 5 * r + 5)),
-      outliers: pairsOf(data.evidence.outliers, n, place),
-      top: pairsOf(data.evidence.top, n, place),
-      influence: pairsOf(data.evidence.influence, n, place),
-      concentration: of(data.evidence.concentration, n, place),
-      surrogate: of(data.evidence.surrogate_logit, n, place)[0] ?? null,
-      network: of(data.evidence.network_logit, n, place)[0] ?? null,
+      outliers: pairsOf(data.evidence.outliers, row),
+      top: pairsOf(data.evidence.top, row),
+      influence: pairsOf(data.evidence.influence, row),
+      concentration: of(data.evidence.concentration, row),
+      surrogate: of(data.evidence.surrogate_logit, row)[0] ?? null,
+      network: of(data.evidence.network_logit, row)[0] ?? null,
     };
   };
 
   const likelyOf = (n) => {
     if (!data.likely) return [];
-    const k = data.likely.k;
-    const [network, surrogate] = ["network", "surrogate"].map((part) => (data.likely[part] ? read(data.likely[part], "float", n * k, k) : []));
-    return read(data.likely.classes, "whole", n * k, k).map((c, r) => [c, network[r], surrogate[r] ?? null]).filter(([c]) => c >= 0);
+    const [network, surrogate] = ["network", "surrogate"].map((part) => of(data.likely[part], n));
+    return of(data.likely.classes, n).map((c, r) => [c, network[r], surrogate[r] ?? null]).filter(([c]) => c >= 0);
   };
 
   const head = ({ n, item }) => {
@@ -212,12 +215,7 @@
     panel("nearest").replaceChildren(
       make("h3", {}, "Most similar training items, by kernel"),
       make("p", { class: "soft small" }, "Dashed: not labelled ", name(logit), "."),
-      make("div", { class: "shelves" }, ...data.kernels.map(({ key, name: words }) => {
-        const packed = data.nearest[key];
-        const value = read(packed.value, "float", n * packed.k, packed.k);
-        const pairs = read(packed.index, "whole", n * packed.k, packed.k).map((index, k) => [index, value[k]]).filter(([index]) => index >= 0);
-        return shelf(words, pairs, { expected: logit });
-      })));
+      make("div", { class: "shelves" }, ...data.kernels.map(({ key, name: words }) => shelf(words, pairsOf(data.nearest[key], n), { expected: logit }))));
   };
 
   const draw = () => {
@@ -284,6 +282,14 @@
     event.preventDefault();
     move(by);
   });
+  addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest?.("input, select, textarea, [contenteditable], #review")) return;
+    if (event.key === "/") {
+      event.preventDefault();
+      panel("search").scrollIntoView({ block: "center" });
+      panel("search").focus();
+    } else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
+  });
   list.addEventListener("click", (event) => {
     const chosen = event.target.closest('[role="option"]');
     if (chosen) choose(Number(chosen.dataset.n));
@@ -295,7 +301,7 @@
   const differ = panel("differ");
   const texts = data.items.map((item) => `${item.number} ${className(item.network)} ${className(item.true)} ${item.id ?? ""} ${item.text ?? ""}`.toLowerCase());
   const isClass = (k, text) => (classes.some((each) => each.toLowerCase() === text) ? className(k).toLowerCase() === text : String(k) === text);
-  const doubts = (n) => of(data.evidence.chosen, n).some((k, place) => k >= 0 && pairsOf(data.evidence.top, n, place).some(([index]) => train(index).doubtful));
+  const doubts = (n) => classesOf(n).some((_, place) => pairsOf(data.evidence.top, rowOf[n] + place).some(([index]) => train(index).doubtful));
   const WORDS = {
     wrong: (item) => item.network !== item.true,
     right: (item) => item.network === item.true,
@@ -331,6 +337,9 @@
     }
   };
   search.addEventListener("input", filter);
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === "ArrowDown") list.focus();
+  });
   wrong.addEventListener("change", filter);
   differ?.addEventListener("change", filter);
   for (const link of document.querySelectorAll("a[data-find]")) {

@@ -2,7 +2,7 @@
 const ntkscope = (() => {
   "use strict";
   const holder = document.getElementById("data-items");
-  const data = holder ? JSON.parse(holder.textContent) : { classes: [], columns: 32, train: {} };
+  const data = holder ? JSON.parse(holder.textContent) : { classes: [], columns: 32, shown: [], train: {} };
   const className = (k) => data.classes[k] ?? String(k);
 
   // Elements are made from text, never from markup: a class name is shown, never parsed.
@@ -35,8 +35,13 @@ const ntkscope = (() => {
       class: `thumb ${part}`, role: "img", "aria-label": said,
       vars: { "--x": slot % data.columns, "--y": Math.floor(slot / data.columns) },
     });
-  const unknown = { slot: null, label: null, text: null, number: null, id: null, doubtful: false };
-  const train = (index) => data.train[index] ?? { ...unknown, number: index };
+  const places = new Map(data.shown.map((index, place) => [index, place])); // of the items that the page shows
+  const train = (index) => {
+    const place = places.get(index);
+    const [slot, text, id] = ["slot", "text", "id"].map((key) => (place === undefined ? null : data[key][place]));
+    const [label, target, number, score, suggested, share] = ["label", "target", "number", "score", "suggested", "share"].map((key) => data.train[key]?.[index] ?? null);
+    return { slot, text, id, label, target, number: number ?? index, score, suggested, share, doubtful: score > 0 };
+  };
 
   // a training item as picture, text or number, whichever it has
   const picture = (index) => {
@@ -64,7 +69,7 @@ const ntkscope = (() => {
 
   // the panel of one training item
   const panel = document.getElementById("train-item");
-  const numbers = new Map(Object.entries(data.train).map(([index, item]) => [item.number, Number(index)]));
+  const numbers = new Map([...data.shown, ...(data.train.number ?? data.train.label ?? []).keys()].map((index) => [train(index).number, index]));
   const row = (term, ...value) => make("div", {}, make("dt", {}, term), make("dd", {}, ...value));
   const open = (number) => {
     const body = document.getElementById("train-item-body");

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from ntkscope.report.items import png_uri
+from ntkscope.report.items import image_uri
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.plots.frame import svg
 from ntkscope.report.plots.heatmap import colours
@@ -63,5 +63,7 @@ def direction_picture(vector: Float[np.ndarray, " d"], shape: Sequence[int], des
 def picture(pixels: UInt8[np.ndarray, "h w c"], describe: str, kind: str) -> Markup:
     """Pixels as an element that style sheets size by its class, `kind`; each pixel a square."""
     height, width = pixels.shape[:2]
-    whole = tag("image", href=png_uri(pixels), width=width, height=height, class_="pixels", preserveAspectRatio="none")
+    whole = tag(
+        "image", href=image_uri(pixels), width=width, height=height, class_="pixels", preserveAspectRatio="none"
+    )
     return svg(width, height, [whole], describe=describe, class_=kind)

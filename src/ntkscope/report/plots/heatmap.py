@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from ntkscope.report.items import png_uri
+from ntkscope.report.items import image_uri
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.numbers import number
 from ntkscope.report.plots.frame import svg
@@ -51,14 +51,14 @@ def heatmap(values: np.ndarray, labels: np.ndarray | None, names: Sequence[str],
     off = matrix[~np.eye(n, dtype=bool)] if matrix.shape == (n, n) and n > 1 else matrix.ravel()
     off = off[np.isfinite(off)]
     low, high = (float(v) for v in np.percentile(off, [1, 99])) if off.size else (0.0, 1.0)
-    image = png_uri(colours(matrix, low, high))
+    image = image_uri(colours(matrix, low, high))
     parts = [
         tag(
             "image", href=image, x=_LEFT, y=_TOP, width=_SIDE, height=_SIDE, class_="pixels", preserveAspectRatio="none"
         )
     ]
     parts += _classes(np.asarray(labels), n, names) if labels is not None and len(labels) == n else []
-    strip = png_uri(colours(np.linspace(high, low, 64)[:, None], low, high))
+    strip = image_uri(colours(np.linspace(high, low, 64)[:, None], low, high))
     x = _LEFT + _SIDE + 14
     parts.append(
         tag("image", href=strip, x=x, y=_TOP, width=12, height=_SIDE, class_="pixels", preserveAspectRatio="none")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope.report.items import png_uri
+from ntkscope.report.items import image_uri
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import percent
 from ntkscope.report.plots import Frame, Scale
@@ -87,7 +87,7 @@ def _mean(weights: np.ndarray, rows: np.ndarray, source: Source) -> Markup | Non
     whole = np.tensordot(
         weights[chosen] / weights[chosen].sum(), np.asarray(thumbs)[rows[chosen]].astype(np.float64), axes=1
     )
-    return tag("img", src=png_uri(np.rint(whole).astype(np.uint8)), alt="mean picture of this end", class_="mean")
+    return tag("img", src=image_uri(np.rint(whole).astype(np.uint8)), alt="mean picture of this end", class_="mean")
 
 
 def _map(values: np.ndarray, rows: np.ndarray, source: Source) -> Markup:

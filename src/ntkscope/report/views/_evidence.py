@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 from ntkscope.report.source import Source
 
 CLASSES = 12  # at most this many training classes are shown for one logit
-LARGEST = 3e38  # of a float32, almost
+DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8)
+NONE = (1 << 18) - 1  # the largest number in three digits: no number
 
 Whole = Int64[np.ndarray, "..."]
 Floats = Float64[np.ndarray, "..."]
@@ -33,36 +33,33 @@ class Evidence:
     logits: dict[str, Floats]  # surrogate, network: (t, C)
 
     def packed(self) -> dict[str, Any]:
-        """Text for the explorer's script."""
+        """Text for the explorer's script; of all but `chosen`, one row per item and class it can be explained for."""
+        own = self.chosen >= 0
         trivial = bool((self.shown == np.arange(self.shown.shape[2])).all())
         found: dict[str, Any] = {
-            "chosen": _numbers(self.chosen),
-            "shown": None if trivial else _numbers(self.shown),
-            "means": _numbers(self.means),
-            "box": _numbers(self.box),
-            "concentration": _numbers(self.concentration),
+            "chosen": pack(self.chosen),
+            "shown": None if trivial else pack(self.shown[own]),
+            "means": pack(self.means[own]),
+            "box": pack(self.box[own]),
+            "concentration": pack(self.concentration[own]),
         }
         for name, (index, value) in self.pairs.items():
-            found[name] = {"index": _numbers(index), "value": _numbers(value)}
-        return {**found, **{f"{name}_logit": _numbers(values) for name, values in self.logits.items()}}
+            found[name] = {"index": pack(index[own]), "value": pack(value[own])}
+        return {**found, **{f"{name}_logit": pack(values[own]) for name, values in self.logits.items()}}
 
     def training_items(self) -> set[int]:
-        """Every training item that some item's evidence names."""
-        named = [index[index >= 0] for index, _ in self.pairs.values()]
+        """Every training item that some item's evidence shows."""
+        named = [index[index >= 0] for name, (index, _) in self.pairs.items() if name != "outliers"]
         return set(np.concatenate(named).tolist()) if named else set()
-
-
-def _numbers(values: np.ndarray) -> dict[str, Any]:
-    """Packed numbers with the shape of one item."""
-    text = pack_floats(values) if values.dtype.kind == "f" else pack_whole(values)
-    return {"shape": list(values.shape[1:]), "kind": "float" if values.dtype.kind == "f" else "whole", "data": text}
 
 
 def evidence(true: Sequence[int], source: Source) -> Evidence:
     """The evidence of all items; `true`: the label of each."""
     chosen = np.asarray(source.array("explain.chosen"), dtype=np.int64)
-    own, every = chosen >= 0, _means(chosen, source)
-    classes = every.shape[2]
+    own, means = chosen >= 0, source.array("explain.mean")
+    held = 0 if means is None else means.shape[2]
+    classes = max(len(source.classes), held, int(chosen.max(initial=0)) + 1)
+    every = _spread(means, own, (classes,))
     shown = _loudest(every, chosen, true)
     box = _spread(source.array("explain.box"), own, (classes, 5))
     pairs = {}
@@ -90,17 +87,6 @@ def evidence(true: Sequence[int], source: Source) -> Evidence:
     )
 
 
-def _means(chosen: Whole, source: Source) -> Floats:
-    """(t, C, classes): what the training items of each class add, on average, to the logit of every chosen class."""
-    means = source.array("explain.class_mean")
-    held = 0 if means is None else means.shape[2]
-    every = np.full((*chosen.shape, max(len(source.classes), held, int(chosen.max(initial=0)) + 1)), np.nan)
-    if means is not None:
-        rank, place = np.nonzero((chosen >= 0) & (chosen < means.shape[1]))
-        every[rank, place, :held] = np.asarray(means)[rank, chosen[rank, place]]
-    return every
-
-
 def _spread(values: np.ndarray | None, own: np.ndarray, ending: tuple[int, ...], empty: float = np.nan) -> Floats:
     """An array with an entry for every chosen class; `ending` is the shape of one entry."""
     out = np.full((*own.shape, *ending), empty)
@@ -126,30 +112,35 @@ def _loudest(means: Floats, chosen: Whole, true: Sequence[int]) -> Whole:
     return out
 
 
-def pack_floats(values: NDArray[np.floating]) -> str:
-    """Floats to five significant digits: the upper three bytes of each float32, in base64; NaN stays NaN.
+def pack(values: np.ndarray) -> dict[str, Any]:
+    """Numbers as text of the same length each, so that a script can read any of them without reading the rest.
 
-    Four characters each, so that a script can read any of them without reading the rest.
+    Whole numbers from -1, which stands for none, are written with the digits of base64. Floats have three digits: a sign,
+    7 bits of exponent and 10 of fraction, in units of the largest one's power of two; that is right to one part in 2,000.
 
-    >>> pack_floats(np.array([1.0, -2.5]))
-    'P4AAwCAA'
-    >>> len(pack_floats(np.zeros((3, 5))))
-    60
+    >>> pack(np.array([[0, 65, -1]]))
+    {'shape': [3], 'size': 3, 'data': 'AAAABB///'}
+    >>> pack(np.array([1.0, -0.75, np.nan]))
+    {'shape': [], 'size': 3, 'exponent': 1, 'data': 'AAAgYA///'}
     """
-    bounded = np.clip(np.asarray(values, dtype=np.float64), -LARGEST, LARGEST)
-    bits = np.ascontiguousarray(bounded, dtype=np.float32).reshape(-1).view(np.uint32).astype(np.int64)
-    return _packed(np.where(np.isnan(bounded).reshape(-1), bits, bits + 0x80) >> 8)
+    flat, shape = values.reshape(-1), list(values.shape[1:])
+    if values.dtype.kind != "f":
+        size = 3 if flat.max(initial=0) < NONE else 5
+        return {"shape": shape, "size": size, "data": _digits(np.where(flat < 0, 64**size - 1, flat), size)}
+    finite = np.isfinite(flat)
+    fraction, exponent = np.frexp(np.where(finite, flat, 0.0))
+    fraction = np.rint(np.abs(fraction) * 2048).astype(np.int64)  # 1024 … 2048
+    exponent, fraction = np.where(fraction == 2048, exponent + 1, exponent), np.where(fraction == 2048, 1024, fraction)
+    top = int(exponent[fraction > 0].max(initial=-2000)) if fraction.any() else 0
+    below = np.where(fraction > 0, top - exponent, 127)  # powers of two below the largest; 127: zero
+    code = (
+        (flat < 0).astype(np.int64) << 17
+        | np.minimum(below, 127).astype(np.int64) << 10
+        | (fraction - 1024) * (below < 127)
+    )
+    return {"shape": shape, "size": 3, "exponent": top, "data": _digits(np.where(finite, code, NONE), 3)}
 
 
-def pack_whole(values: NDArray[np.integer]) -> str:
-    """Whole numbers from -1 to 16,777,214, in base64; -1 stands for none.
-
-    >>> pack_whole(np.array([0, 65, -1]))
-    'AAAAAABB////'
-    """
-    return _packed(np.ascontiguousarray(values, dtype=np.int64).reshape(-1) & 0xFFFFFF)
-
-
-def _packed(numbers: NDArray[np.integer]) -> str:
-    parts = np.stack([numbers >> 16, numbers >> 8, numbers], axis=-1) & 0xFF
-    return base64.b64encode(parts.astype(np.uint8).tobytes()).decode()
+def _digits(numbers: NDArray[np.integer], size: int) -> str:
+    places = [(numbers >> 6 * place) & 63 for place in reversed(range(size))]
+    return DIGITS[np.stack(places, axis=-1)].tobytes().decode()

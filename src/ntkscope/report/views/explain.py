@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.markup import Markup, tag
+from ntkscope.report.numbers import number
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.views._evidence import evidence, pack_floats, pack_whole
+from ntkscope.report.views._evidence import evidence, pack
 from ntkscope.report.views.registry import VIEWS
 
 LIKELY = 4  # most probable classes in the head of an item
@@ -51,10 +52,7 @@ def explain(section: Section, source: Source) -> Drawing:
         ],
         "likely": _likely(rows, said, source),
         "evidence": found.packed(),
-        "nearest": {
-            kernel: {"index": pack_whole(index), "value": pack_floats(value), "k": index.shape[1]}
-            for kernel, (index, value) in nearest.items()
-        },
+        "nearest": {kernel: {"index": pack(index), "value": pack(value)} for kernel, (index, value) in nearest.items()},
     }
     return Drawing(_skeleton(said, rows, source), published)
 
@@ -81,8 +79,8 @@ def _likely(rows: Sequence[int], said: Sequence[tuple[int, int, int]], source: S
         of_network[n, : len(found)] = row[found]
         if surrogate is not None:
             of_surrogate[n, : len(found)] = np.asarray(surrogate[n], dtype=np.float64)[found]
-    packed = {"classes": pack_whole(classes), "network": pack_floats(of_network), "k": LIKELY + 1}
-    return packed if surrogate is None else {**packed, "surrogate": pack_floats(of_surrogate)}
+    packed = {"classes": pack(classes), "network": pack(of_network)}
+    return packed if surrogate is None else {**packed, "surrogate": pack(of_surrogate)}
 
 
 def _skeleton(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source: Source) -> Markup:
@@ -135,4 +133,11 @@ def _skeleton(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source:
         id="explorer-panels",
     )
     asks = tag("noscript", tag("p", "Selecting an item needs JavaScript, which is switched off.", class_="note"))
-    return tag("div", asks, chooser, panels, id="explorer", class_="explorer")
+    every = source.data.get("test_items")
+    all_there = f"All {len(rows):,} test items are here" if every in (None, len(rows)) else _some(len(rows), every)
+    words = tag("p", f"{all_there}. Press / to search, ← and → or J and K for another item.", class_="soft small")
+    return tag("div", asks, words, chooser, panels, id="explorer", class_="explorer")
+
+
+def _some(count: int, every: Any) -> str:
+    return f"{count:,} of the {number(every)} test items are here: mistakes, where the surrogate differs, some of every class"

@@ -18,7 +18,7 @@ from ntkscope.report.views._findings import TARGETS, best_of
 from ntkscope.report.views.registry import VIEWS
 
 EDGE = 1e-9  # probabilities closer than this to 0 or 1 are drawn here
-POINTS = 400  # points per plot
+POINTS = 200  # points per plot
 PLOTS = 6  # of outputs of a regression
 
 
