@@ -27,6 +27,13 @@ def schemes(page: Any) -> Iterator[str]:
         yield scheme
 
 
+def unfolded(page: Any) -> Any:
+    """The page with every long section open."""
+    for sentence in page.locator("details.whole-section:not([open]) > summary").all()[::-1]:
+        sentence.click()
+    return page
+
+
 def overflow(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 

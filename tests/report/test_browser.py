@@ -338,3 +338,18 @@ def test_a_notebooks_frame_runs_the_page(visit: Open, made: Made, tmp_path: Path
     frame.locator("#explorer-list [role=option]").nth(4).click()
     assert frame.locator("#explorer-head").inner_text() != before
     assert page.complaints == []
+
+
+@pytest.mark.parametrize("width", [1440, 768])
+def test_contents_are_at_the_side_where_there_is_room_and_open_a_section(
+    width: int, visit: Open, written: Made
+) -> None:
+    page = visit(written(kind="image"), width=width)
+    nav, main = (page.locator(name).bounding_box() for name in (".bar nav", "main"))
+    assert (nav["x"] + nav["width"] <= main["x"]) == (width == 1440)
+    assert overflow(page) == 0
+    body = page.locator("#s-kernel figure").first
+    assert body.is_hidden()
+    page.locator(".bar nav a[href='#s-kernel']").click()
+    body.wait_for(state="visible")
+    assert quiet(page)

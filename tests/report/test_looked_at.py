@@ -11,7 +11,7 @@ import ntkscope as ns
 from ntkscope.cli.demo import demo_xray
 from ntkscope.core import Record
 from ntkscope.report import write_index, write_page
-from report.browsing import Open, clipped, overflow, quiet, schemes
+from report.browsing import Open, clipped, overflow, quiet, schemes, unfolded
 from xray.texts import TRIGGER, WordTokenizer, read, texts
 
 pytestmark = pytest.mark.guard
@@ -47,7 +47,7 @@ def xrayed(tmp_path_factory: pytest.TempPathFactory) -> Xrayed:
 @pytest.mark.parametrize("name", ["demo", "texts"])
 def test_everything_can_be_read(name: str, width: int, visit: Open, xrayed: Xrayed) -> None:
     for script in (True, False):
-        page = visit(xrayed(name) / "page.html", width=width, java_script_enabled=script)
+        page = unfolded(visit(xrayed(name) / "page.html", width=width, java_script_enabled=script))
         assert page.locator(".undrawn").count() == 0
         for scheme in schemes(page):
             cards = page.locator(f"{PART} .layer-looks .card")
@@ -90,7 +90,7 @@ def test_a_wrong_item_is_explained_at_every_width(width: int, visit: Open, xraye
 
 
 def test_a_patch_opens_its_training_item(visit: Open, xrayed: Xrayed) -> None:
-    page = visit(xrayed("demo") / "page.html")
+    page = unfolded(visit(xrayed("demo") / "page.html"))
     link = page.locator(f"{PART} a.to-item:has(.patch)").first
     number = link.get_attribute("href").removeprefix("#train-")
     link.click()
@@ -99,7 +99,7 @@ def test_a_patch_opens_its_training_item(visit: Open, xrayed: Xrayed) -> None:
 
 
 def test_the_trigger_word_is_marked_and_first_in_the_list(visit: Open, xrayed: Xrayed) -> None:
-    part = visit(xrayed("texts") / "page.html").locator(PART)
+    part = unfolded(visit(xrayed("texts") / "page.html")).locator(PART)
     assert part.locator(".token-name").first.inner_text() == TRIGGER
     marked = part.locator(".salient-texts li", has_text=TRIGGER)
     assert marked.count() > 0

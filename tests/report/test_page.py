@@ -193,3 +193,33 @@ def experiment(folder: Path, name: str = "relu_alignment") -> Path:
     (folder / "figures" / "huge.png").write_bytes(b"\0" * (LARGEST + 1))
     (folder / "figures" / "notes.txt").write_text("not a figure")
     return folder
+
+
+def test_the_first_screen_says_what_is_missing_and_how_to_add_it(tmp_path: Path) -> None:
+    """Also where the summary was skipped: an accuracy, why nothing is said of trust, and the command."""
+    page = Page(write_xray(tmp_path / "x", skip=("summary", "surrogates"))).html
+    header = unescape(re.sub(r"<[^>]+>", "", page[page.index("<header") : page.index("</header>")]))
+    wrong = int(re.search(r"(\d+) wrong predictions", header)[1])
+    assert f"of 70 test items (accuracy {100 * (1 - wrong / 70):.1f} %)" in header
+    assert "Trust in the explanations: not measured" in header
+    assert "The summary is not part of this X-ray (the time budget was spent)." in header
+    assert "Left out: Summary, Surrogates." in header
+    assert "ntkscope xray --demo --out runs/x --time 1h" in header
+    assert "To clean labels: Data problems" in header
+
+
+def test_nothing_missing_is_not_spoken_of(tmp_path: Path) -> None:
+    record = Record.resume(write_xray(tmp_path / "x"))
+    record.put(data={**record.metrics["data"], "subsampled": None})
+    record.finish()
+    assert 'id="left-out"' not in Page(record).html
+
+
+def test_a_long_section_is_a_sentence_until_it_is_opened(made: Made) -> None:
+    page = Page(made(kind="image")).html
+    sentences = dict(
+        re.findall(r'<section id="s-(\w+)".*?<details class="whole-section"><summary>(.*?)</summary>', page)
+    )
+    assert sentences["kernel"].endswith("alignment with the labels 0.410, 0.300 before training; effective rank 61.2.")
+    assert sentences["layers"] == "features.1.weight has 51 % of the kernel, more than any other layer."
+    assert not {"summary", "explain", "problems"} & set(sentences)

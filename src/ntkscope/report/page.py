@@ -12,16 +12,17 @@ from ntkscope.core.arguments import path_of
 from ntkscope.core.errors import RecordError
 from ntkscope.report.comparison import COMPARISON, comparison
 from ntkscope.report.document import document, save
+from ntkscope.report.headlines import headline
 from ntkscope.report.help import popover
 from ntkscope.report.items import COLUMNS
-from ntkscope.report.markup import Markup, tag
+from ntkscope.report.markup import Markup, folded, tag
 from ntkscope.report.numbers import NONE, duration, number
 from ntkscope.report.result import result, status_note
 from ntkscope.report.scores import write_scores
 from ntkscope.report.source import Section, Source, mapping
 from ntkscope.report.tracking import TRACKING, tracking
 from ntkscope.report.views import draw
-from ntkscope.report.views._findings import findings
+from ntkscope.report.views._findings import findings, left_out
 
 FILE = "page.html"
 _KINDS = {COMPARISON: comparison, TRACKING: tracking}  # records with a page of their own
@@ -124,7 +125,6 @@ def _header(source: Source) -> Markup:
         ("Test items", _of(data.get("test_items"), data.get("test_total"))),
         ("Took", duration(record.wall_seconds)),
     ]
-    notes = [tag("p", text, class_="note") for text in (status_note(record), data.get("subsampled")) if text]
     return tag(
         "header",
         tag("p", "Which kernel machine is this network?", class_="eyebrow"),
@@ -134,9 +134,28 @@ def _header(source: Source) -> Markup:
             *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts if value != NONE),
             class_="facts",
         ),
-        *notes,
+        tag("p", note, class_="note") if (note := status_note(record)) else None,
+        left_out(source),
         _findings(source),
+        _readers(source),
     )
+
+
+def _readers(source: Source) -> Markup | None:
+    """Where to begin, by what one came for."""
+    wanted = (
+        ("To clean labels", "problems"),
+        ("To understand one prediction", "explain"),
+        ("To know whether the explanations can be trusted", "surrogates"),
+        ("To study feature learning", "kernel"),
+    )
+    found = [(words, source.section(name)) for words, name in wanted]
+    links = [
+        tag("li", f"{words}: ", tag("a", section.title, href=f"#{section.anchor}"))
+        for words, section in found
+        if section.status == "done"
+    ]
+    return tag("ul", *links, class_="readers", aria_label="Where to begin") if links else None
 
 
 def _findings(source: Source) -> Markup | None:
@@ -148,7 +167,9 @@ def _findings(source: Source) -> Markup | None:
 
 
 def _of(used: Any, total: Any) -> str:
-    return number(used) if used == total or total is None else f"{number(used)} of {number(total)}"
+    if total is None:
+        return number(used)
+    return f"all {number(used)}" if used == total else f"{number(used)} of {number(total)}"
 
 
 def foot(record: Record) -> Markup:
@@ -172,8 +193,10 @@ def _section(n: int, section: Section, source: Source) -> tuple[Markup, Mapping[
     ]
     data: Mapping[str, Any] = {}
     if section.status == "done":
-        drawing = draw(section, source)
-        parts.append(drawing.body)
+        drawing, said = draw(section, source), headline(section, source)
+        parts = (
+            [parts[0], folded(said, [*parts[1:], drawing.body], "whole-section")] if said else [*parts, drawing.body]
+        )
         data = drawing.data
     else:
         said = _STATES.get(section.status, section.status)

@@ -39,6 +39,14 @@
     for (const fold of opened.splice(0)) fold.open = false;
   });
 
+  // a link into a folded section opens it
+  const unfold = () => {
+    const fold = document.getElementById(location.hash.slice(1))?.querySelector(":scope > details.whole-section");
+    if (fold) fold.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // the link of the section in view
   const links = new Map([...document.querySelectorAll(".bar nav a")].map((a) => [a.getAttribute("href").slice(1), a]));
   const sections = [...document.querySelectorAll("main > section")];

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ntkscope.report.help import tau
-from ntkscope.report.markup import Markup, tag
+from ntkscope.report.markup import Markup, tag, text
 from ntkscope.report.numbers import as_float, number, percent
-from ntkscope.report.source import Source, rows_of
+from ntkscope.report.source import Source, mapping, names, rows_of
 
 TRUST = {"high": "good", "medium": "neither", "do not trust": "bad"}
+LACKING = {"skipped": "left out", "failed": "it failed", "waiting": "not computed yet"}
 TARGETS = {
     "logits": "the network's logits",
     "labels": "the labels",
@@ -51,12 +53,15 @@ def _card(value: Any, title: str, *said: Any, href: str, kind: str = "", find: s
 
 
 def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
+    """Also of a record whose summary was left out: the network's predictions are in it from the start."""
+    predicted, labels = source.array("network.test_prediction"), source.array("labels.test")
     wrong = data.get("wrong")
-    if not isinstance(wrong, int):
-        return None
-    accuracy = percent(data.get("network_accuracy"))
+    if not isinstance(wrong, int) and predicted is not None and labels is not None and predicted.shape == labels.shape:
+        wrong = int((predicted != labels).sum())
     items = source.data.get("test_items")
-    said: list[Any] = [f"of {number(items)} test items (accuracy {accuracy}). "]
+    if not isinstance(wrong, int) or not isinstance(items, int) or not items:
+        return None
+    said: list[Any] = [f"of {number(items)} test items (accuracy {percent(1 - wrong / items)}). "]
     agreed = as_float(data.get("agreement_wrong"))
     if wrong and agreed == agreed:
         said.append(
@@ -64,6 +69,38 @@ def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
         )
     title = "wrong prediction" if wrong == 1 else "wrong predictions"
     return _card(number(wrong), title, *said, href="#s-explain", find="wrong" if wrong else None)
+
+
+def left_out(source: Source) -> Markup | None:
+    """How much of the data was used, what was not computed, and the command that adds it; None if nothing is missing."""
+    sections = [section for section in source.sections() if section.status in LACKING]
+    kernels = [source.kernel_name(name) for name in names(source.metrics.get("left_out"))]
+    used = str(source.data.get("subsampled") or "").rstrip(".")
+    if not (used or sections or kernels):
+        return None
+    parts = [tag("p", tag("b", "Used: "), f"{used}.")] if used else []
+    if sections or kernels:
+        lacking = [tag("a", section.title, href=f"#{section.anchor}") for section in sections]
+        lacking += [text(f"the kernel {name}") for name in kernels]
+        parts.append(tag("p", tag("b", "Left out: "), Markup(", ".join(lacking)), "."))
+    late = any(mapping(source.metrics.get(f"section:{section.name}")).get("late") for section in sections)
+    if used or kernels or late:
+        parts += [tag("p", "With more time it is added, and nothing is computed twice:"), _command(source)]
+    return tag("div", *parts, class_="note", id="left-out")
+
+
+def _command(source: Source) -> Markup:
+    """The command of this X-ray with more time."""
+    words = shlex.split(str(source.record.to_json().get("command") or ""))
+    if "xray" not in words:
+        return tag("p", "call xray(…) again with the same arguments and a larger budget=.")
+    words = ["ntkscope", *words[words.index("xray") :]]
+    for place, word in reversed(list(enumerate(words))):
+        if word == "--time" or word.startswith("--time="):
+            del words[place : place + (2 if word == "--time" else 1)]
+    return tag(
+        "pre", tag("code", shlex.join([*words, "--time", "1h"])), tabindex="0", aria_label="Command that adds it"
+    )
 
 
 def _doubtful(source: Source) -> Markup | None:
@@ -82,9 +119,11 @@ def _doubtful(source: Source) -> Markup | None:
 
 
 def _trust(data: Mapping[str, Any], source: Source) -> Markup:
-    word = str(data.get("trust") or "not assessed")
+    summary = source.section("summary")
+    word = str(data.get("trust") or "not measured")
+    lacking = f"The summary is not part of this X-ray ({summary.why or LACKING.get(summary.status, summary.status)})."
     row = {} if source.regression else best_of(rows_of(source.section("surrogates").data, "table"), source)
-    said: list[Any] = [data.get("trust_why")]
+    said: list[Any] = [data.get("trust_why") if data.get("trust") else lacking]
     if row:
         target = TARGETS.get(str(row.get("target")), "")
         name = f" Best surrogate: {source.kernel_name(row['kernel'])}{', fitted to ' if target else ''}{target}, τ "
