@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ntkscope.core import Claim, Record
-from ntkscope.core.records.claims import FAILS, HOLDS
+from ntkscope.core.records.claims import FAILS, HOLDS, SMALL
 from ntkscope_papers.framework.legs import not_run
 from ntkscope_papers.framework.results import rounded
 
@@ -70,8 +70,9 @@ class Statement:
     def verdict(self, name: str, reading: Reading, difference: str = "") -> Claim:
         """The claim: *reproduced* or *not reproduced* in the published setting, else a *stand-in* that says what held.
 
-        `difference`: how the settings of the experiment `name` differ from the paper's. A reading whose `holds` is None is of
-        a statement without a threshold; what was not measured says which command measures it.
+        `difference`: how the settings of the experiment `name` differ from the paper's, or `SMALL` and why. A
+        reading whose `holds` is None is of a statement without a threshold; what was not measured says which command
+        measures it.
         """
         absent = reading.lacks + reading.further
         command = not_run(name, absent) if absent else ""
@@ -81,11 +82,12 @@ class Statement:
         seeds = reading.seeds or self.seeds
         few = f"{seeds} network(s) where the check asks for {self.seeds}" if seeds < self.seeds else ""
         part = PART if reading.holds and reading.lacks else ""
-        why = _joined(self.stand_in, *(() if reading.exact else (difference, reading.other, part)), few)
+        small = difference.startswith(SMALL) and not reading.exact
+        why = _joined(*(() if reading.exact else (difference, reading.other, part)), self.stand_in, few)
         if reading.holds is None:
             verdict, said = "stand-in", UNDECIDED
         elif why:
-            verdict, said = "stand-in", HOLDS if reading.holds else FAILS
+            verdict, said = "stand-in", "" if small else HOLDS if reading.holds else FAILS
         else:
             verdict, said = "reproduced" if reading.holds else "not reproduced", ""
         words = _joined(said, why, reading.note, command)

@@ -18,6 +18,7 @@ import torch
 from ntkscope.core import Claim, NtkscopeError, Record, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.errors import RecordError
+from ntkscope.core.records.claims import SMALL
 from ntkscope_papers.framework.claims import Statement, claims_of
 from ntkscope_papers.framework.drawing import save_figures
 from ntkscope_papers.framework.gather import gather
@@ -152,8 +153,8 @@ class Experiment:
     def conclude(self, record: Record, scale: str) -> None:
         """Set the verdicts and draw the figures from the record."""
         difference = self.difference()
-        words = f"other settings: {difference}" if difference else ""
-        claims = list(self.judge(record, "smoke scale, see config" if difference and scale == "smoke" else words))
+        words = f"{SMALL}: smoke scale, see config" if scale == "smoke" else f"other settings: {difference}"
+        claims = list(self.judge(record, words if difference else ""))
         if sorted(claim.id for claim in claims) != sorted(statement.id for statement in self.published()):
             listed, judged = {s.id for s in self.published()}, {claim.id for claim in claims}
             raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import ntkscope as ns
 from ntkscope.cli import main
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.errors import RecordError, UnknownName
+from ntkscope.core.records.claims import SMALL
+from ntkscope.report import Page
 from ntkscope_papers.engel_2023.similarity import border_correlation, shared, top, within_class_spread
 from ntkscope_papers.framework import Reading, claim, figures
 from ntkscope_papers.shared.images import chosen_points, load_images
@@ -42,6 +45,12 @@ def test_the_command_line_runs_and_checks(folder: Path, capsys: pytest.CaptureFi
     assert "stand-in" in printed
     assert printed.count("    published  ") == len(Record.open(folder).claims)
     assert "    measured   " in printed
+    assert "stand-in, too small to judge" in printed
+    assert "are too small to judge here: run again with --scale paper" in printed
+    assert "FAILS" not in printed
+    page = Page(folder).html
+    assert re.search(r"\d+ of the stand-ins too small to judge", page)
+    assert "check fails" not in page
 
 
 @pytest.mark.parametrize(
@@ -154,6 +163,17 @@ def test_verdicts(measured: float | None, holds: bool | None, difference: str, v
     found = statement.verdict("x", Reading(measured, holds), difference)
     assert found.verdict == verdict
     assert found.holds is holds
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("holds", [True, False, None])
+def test_only_arithmetic_is_judged_at_the_smoke_scale(holds: bool | None, exact: bool) -> None:
+    statement = claim("surrogate-x", "Table 9", 0.7, "at least 0.6", stand_in="another data set")(
+        lambda c, r: Reading(None)
+    )
+    found = statement.verdict("x", Reading(0.5, holds, exact=exact), f"{SMALL}: smoke scale, see config")
+    assert (found.verdict, found.holds) == ("stand-in", holds if exact else None)
+    assert found.too_small is (holds is not None and not exact)
 
 
 def test_points_are_nested_and_images_grow() -> None:

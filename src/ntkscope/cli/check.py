@@ -16,7 +16,7 @@ def check(folder: Annotated[Path, typer.Argument(help="A folder that a run wrote
     """Print what was published beside what was measured; exit with 1 when a check failed or the run is not done.
 
     A stand-in, measured in another setting than the published one, fails if its check does not hold there; at the scale
-    `smoke`, which tries the mechanics alone, such a failure is printed and does not count.
+    `smoke`, which tries the mechanics alone, it is too small to judge and does not count.
     """
     record = ns.Record.open(folder)
     typer.echo("\n".join(verdicts(record)))

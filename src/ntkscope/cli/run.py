@@ -51,15 +51,16 @@ def verdicts(record: ns.Record) -> list[str]:
     """Published beside measured and the verdict of each claim, and where the record lies."""
     lines = []
     for claim in record.claims:
-        held = (
-            ""
-            if claim.verdict != "stand-in" or claim.holds is None
-            else f", its check {'holds' if claim.holds else 'FAILS'}"
-        )
-        lines += [f"{claim.id}: {claim.verdict}{held}"]
+        held = {True: ", its check holds", False: ", its check FAILS", None: ", too small to judge" * claim.too_small}
+        lines += [f"{claim.id}: {claim.verdict}{held[claim.holds] if claim.verdict == 'stand-in' else ''}"]
         lines += [f"    published  {_short(claim.published)}"]
         lines += [f"    measured   {_short(claim.measured)}"] if claim.measured is not None else []
         lines += [f"    check      {_short(claim.tolerance)}"] if claim.tolerance is not None else []
+    small = sum(claim.too_small for claim in record.claims)
+    if small:
+        lines += [
+            f"{small} of {len(record.claims)} are too small to judge here: run again with --scale paper and another --out"
+        ]
     return [*map(printable, lines), f"record: {record.folder}"]
 
 

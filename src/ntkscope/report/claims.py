@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ntkscope.core import Claim
-from ntkscope.core.records.claims import VERDICTS
+from ntkscope.core.records.claims import SMALL, VERDICTS
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, plain
 from ntkscope.report.tables import Cell, table
@@ -23,19 +23,21 @@ def pill(verdict: str, count: int | None = None) -> Markup:
 
 
 def tally(claims: Sequence[Claim]) -> Markup:
-    """How many claims have each verdict, and how many checks of stand-ins failed."""
+    """How many claims have each verdict, how many checks of stand-ins failed, and how many are too small to judge."""
     counts = Counter(claim.verdict for claim in claims)
     failed = sum(claim.verdict == "stand-in" and claim.holds is False for claim in claims)
     said = f"{failed} of the stand-ins' checks {'fails' if failed == 1 else 'fail'}"
-    more = tag("span", said, class_="pill bad") if failed else None
-    return tag("p", *(pill(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]), more, class_="tally")
+    more = [tag("span", said, class_="pill bad")] if failed else []
+    small = sum(claim.too_small for claim in claims)
+    more += [tag("span", f"{small} of the stand-ins {SMALL}", class_="pill quiet")] if small else []
+    return tag("p", *(pill(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]), *more, class_="tally")
 
 
 def verdict(claim: Claim) -> Markup:
-    """The verdict of a claim; a stand-in also says whether its check held."""
-    if claim.verdict != "stand-in" or claim.holds is None:
+    """The verdict of a claim; a stand-in also says whether its check held, or that it is too small to judge."""
+    if claim.verdict != "stand-in" or (claim.holds is None and not claim.too_small):
         return pill(claim.verdict)
-    kind, said = ("good", "check holds") if claim.holds else ("bad", "check fails")
+    kind, said = {True: ("good", "check holds"), False: ("bad", "check fails"), None: ("quiet", SMALL)}[claim.holds]
     return join([pill(claim.verdict), " ", tag("span", said, class_=f"pill {kind}")])
 
 

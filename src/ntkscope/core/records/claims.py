@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ntkscope.core.errors import RecordError, UsageError
 
 Verdict: TypeAlias = Literal["reproduced", "not reproduced", "stand-in", "not testable here"]
-HOLDS, FAILS = "the check holds", "the check does not hold"  # how the note of a stand-in begins
+HOLDS, FAILS, SMALL = "the check holds", "the check does not hold", "too small to judge"  # how a stand-in's note begins
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 
 
@@ -18,8 +18,8 @@ class Claim:
     """What a document says, what a run measured, and the verdict.
 
     `published`, `measured` and `tolerance` are numbers, texts, or lists and mappings of them. A *stand-in* was measured
-    on a smaller or different setting than the published one; *not testable here*: its data or machine is missing, so it
-    has no measured value.
+    on a smaller or different setting than the published one, perhaps one too small to judge it; *not testable here*: its
+    data or machine is missing, so it has no measured value.
 
     >>> claim = Claim("relu-t1-1nn", "Table 1", published=0.741, measured=0.744, tolerance=0.01, verdict="reproduced")
     >>> Claim.from_json(claim.to_json()) == claim
@@ -66,6 +66,11 @@ class Claim:
         if self.verdict == "stand-in" and self.note.startswith((HOLDS, FAILS)):
             return self.note.startswith(HOLDS)
         return None
+
+    @property
+    def too_small(self) -> bool:
+        """Whether it was measured at a scale that tries the mechanics alone, where its check says nothing."""
+        return self.verdict == "stand-in" and self.note.startswith(SMALL)
 
     def to_json(self) -> dict[str, Any]:
         """The claim as a mapping, keys in the order of the fields."""
