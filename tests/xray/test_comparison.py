@@ -58,6 +58,31 @@ def test_another_network_on_the_same_data(first: Record, tmp_path: Path) -> None
     assert "Shared points" in page
 
 
+def test_of_different_item_counts_what_is_common_is_compared(
+    first: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, test = blobs()
+    _, model = trained(train, seed=5)
+    few = {"max_train": 40, "max_test": 30, "kernels": ["ck"], "untrained": True, "progress": False}
+    with only(*COMPARED):
+        second = ns.xray(model, train, test, tmp_path / "b", **few)
+    found = comparison(first, second)
+    both = np.asarray(second.arrays["originals.test"])
+    right = np.asarray(first.arrays["network.test_prediction"]) == np.asarray(first.arrays["labels.test"])
+    assert found.predictions is not None
+    assert (found.predictions.items, {each.items for each in found.kernels}) == (30, {40})
+    assert found.a.accuracy == pytest.approx(right[both].mean())
+    assert found.a.doubtful == found.doubtful_kept + len(found.doubtful_gone)
+    assert found.b.doubtful == found.doubtful_kept + len(found.doubtful_new)
+    with pytest.raises(SystemExit) as left:
+        main(["compare", str(first.folder), str(second.folder), "--out", str(tmp_path / "c")])
+    assert not left.value.code
+    printed, page = capsys.readouterr().out, Page(tmp_path / "c").html
+    for said in ("A used 60 training items and B 40;", "A used 60 test items and B 30;", "over the 30 that both used"):
+        assert said in printed
+        assert said in page
+
+
 def test_other_data_are_compared_by_figures_alone(first: Record, tmp_path: Path) -> None:
     train, test = blobs(seed=3)
     with only(*COMPARED):

@@ -1,10 +1,11 @@
-"""Comparing two X-rays: what changed from one checkpoint to another, item by item where both used the same items."""
+"""Comparing two X-rays: what changed from one checkpoint to another, item by item over the items that both used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from ntkscope.xray.task import REGRESSION
 
 KIND = "comparison"
 LISTED = 200
+OVER = {"train": "kernels and doubtful labels", "test": "predictions and accuracies"}  # of the items both used
+OWN = {"train": "explanations and figures of the kernels", "test": "τ of surrogates"}
+Rows: TypeAlias = Int64[np.ndarray, " k"]
 
 
 @dataclass(frozen=True)
@@ -133,15 +137,21 @@ def comparison(a: Record, b: Record) -> Comparison:
     notes = []
     train = _shared(a, b, "train")
     test = _shared(a, b, "test")
-    for what, shared in (("training", train), ("test", test)):
+    for part, what, shared in (("train", "training", train), ("test", "test", test)):
+        used = [len(each.arrays.get(f"originals.{part}", ())) for each in (a, b)]
         if shared is None:
             notes.append(f"The {what} data of the two X-rays differ, so single {what} items are not compared.")
+        elif len(shared[0]) < max(used):
+            notes.append(
+                f"A used {used[0]:,} {what} items and B {used[1]:,}; {OVER[part]} are compared over the {len(shared[0]):,} that"
+                f" both used, {OWN[part]} are each one's own."
+            )
     new, gone, kept = ((), (), 0) if train is None else _doubts(a, b, train)
     return Comparison(
-        a=_side(a),
-        b=_side(b),
-        predictions=None if test is None else _predictions(a, b, test),
-        kernels=() if train is None else _kernels(a, b, train),
+        a=_side(a, train and train[0], test and test[0]),
+        b=_side(b, train and train[1], test and test[1]),
+        predictions=_predictions(a, b, test) if test and len(test[0]) else None,
+        kernels=_kernels(a, b, train) if train and len(train[0]) else (),
         kernel_figures=_kernel_figures(a, b),
         surrogates=_surrogates(a, b),
         overlaps=() if train is None or test is None else _overlaps(a, b),
@@ -163,28 +173,35 @@ def _opened(record: Record | str | Path) -> Record:
     return found
 
 
-def _side(record: Record) -> Side:
+def _side(record: Record, train: Rows | None, test: Rows | None) -> Side:
+    """In short; accuracy and doubtful labels over these rows."""
     about, found = record.metrics.get("model", {}), summary.SECTION.read(record.metrics)
     scores = record.arrays.get(problems.SCORES)
+    accuracy = found.network_accuracy if isinstance(found, summary.Summary) else None
+    if test is not None and len(test):
+        right = np.asarray(record.arrays["network.test_prediction"]) == np.asarray(record.arrays["labels.test"])
+        accuracy = float(right[test].mean())
     return Side(
         folder=str(record.folder),
         record=record_id(record),
         model=str(about.get("name", "")),
         data=str(record.metrics.get("data", {}).get("name", "")),
-        accuracy=found.network_accuracy if isinstance(found, summary.Summary) else None,
+        accuracy=accuracy,
         verdict="" if found is None else found.verdict,
         trust="" if found is None else found.trust,
-        doubtful=None if scores is None else int((np.asarray(scores) > 0).sum()),
+        doubtful=None
+        if scores is None
+        else int((np.asarray(scores)[slice(None) if train is None else train] > 0).sum()),
     )
 
 
-def _shared(a: Record, b: Record, part: str) -> tuple[Int64[np.ndarray, " k"], Int64[np.ndarray, " k"]] | None:
+def _shared(a: Record, b: Record, part: str) -> tuple[Rows, Rows] | None:
     """Places in A and in B of the items that both used; None if their data are not the same."""
     if a.config.get(part) != b.config.get(part) or any(f"originals.{part}" not in each.arrays for each in (a, b)):
         return None
     first, second = (np.asarray(each.arrays[f"originals.{part}"]) for each in (a, b))
     _, in_a, in_b = np.intersect1d(first, second, assume_unique=True, return_indices=True)
-    return (in_a.astype(np.int64), in_b.astype(np.int64)) if len(in_a) else None
+    return in_a.astype(np.int64), in_b.astype(np.int64)
 
 
 def _predictions(a: Record, b: Record, shared: tuple[np.ndarray, np.ndarray]) -> Predictions:
