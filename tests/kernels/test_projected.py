@@ -181,3 +181,15 @@ def test_a_projection_of_mixed_parameters_tends_to_the_exact_kernel(convolution:
     near = ns.kernel("proj-trntk", model, x, dim=8192, normalize=False, **options)
     assert near.dtype == exact.dtype == torch.float64
     assert relative_error(near.dense(), exact.dense()) <= 0.1  # 1/√8192 times a few
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["proj-trntk", "proj-pntk"])
+def test_the_sides_of_an_outer_product_are_projected_as_the_gradient_they_make(name: str, kind: str) -> None:
+    model = randomize(nn.Sequential(nn.Linear(100, 7), nn.ReLU(), nn.Linear(7, 3)))  # ReLU: rows of some samples are 0
+    x = noise(9, 100)
+    made = ns.kernel(name, model, x, dim=32, kind=kind, normalize=False, profile=True)
+    assert made.coverage.methods["0.weight"] == "kronecker"
+    j = jacobian(model, x)
+    expected = naive.from_jacobians(name, j, j, projection=against.projection(0, 32, kind), normalize=False)
+    assert_kernel_close(made.dense(), expected, 1e-12)

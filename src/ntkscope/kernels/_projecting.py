@@ -9,6 +9,7 @@ from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sketching import (
     Room,
     all_tables,
+    one_product,
     product_numbers,
     project_block,
     structured_room,
@@ -86,6 +87,8 @@ def _each(engine: Engine, sketch: Sketch) -> int:
 
     def sample_bytes(piece: ParameterBlock) -> int:
         formed = 0 if piece.name in sketch.kronecker and piece.method != "func" else 3 * engine.width * piece.numbers
+        if one_product(engine, sketch, piece):
+            formed = piece.inside + 2 * engine.width * sketch.dim
         return (piece.forming_numbers(engine.width) + formed + product_numbers(engine, sketch, piece)) * size
 
     func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.method == "func")

@@ -7,6 +7,8 @@ its second axis innermost, as the patches of a convolution are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -134,38 +136,92 @@ def _rows(engine: Engine, backward_pass: BackwardPass) -> int:
 
 
 def _dense(engine: Engine, backward_pass: BackwardPass, sketch: Sketch, rows: int) -> Float[Tensor, "rows dim"]:
-    """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time."""
+    """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time.
+
+    A gradient that is one outer product `b ⊗ a` is not formed on a CPU: the sides are projected (`_add_outer`).
+    """
     subject, rounding, dim = engine.subject, engine.precision, sketch.dim
     total = torch.zeros(_rows(engine, backward_pass), dim, dtype=subject.dtype, device=subject.device)
     unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
     rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
+
+    def table(piece: ParameterBlock, start: int, stop: int) -> Float[Tensor, "rows dim"]:
+        first, how = offset_of(piece), (dim, sketch.kind, rounding.storage, subject.device)
+        return projection_rows(sketch.seed, piece.name, first + start, first + stop, *how)
+
     for piece in engine.pieces:
         with engine.clock("gradients", piece):
-            values = _formed(backward_pass, piece).to(subject.dtype)  # a model may have parameters of several kinds
-            values = _with_truth(values, _truth(engine, backward_pass, piece, innermost=False))
+            truth = _truth(engine, backward_pass, piece, innermost=False)
+            outer = one_product(engine, sketch, piece)
+            if not outer:
+                values = _formed(backward_pass, piece).to(subject.dtype)  # a model may have parameters of several kinds
+                values = _with_truth(values, truth)
         with engine.clock("projection", piece):
-            offset = offset_of(piece)
+            if outer:
+                _add_outer(total, *_sides(engine, backward_pass, piece), truth, partial(table, piece), rows)
+                continue
             for at in range(0, piece.numbers, rows):
                 stop = min(piece.numbers, at + rows)
-                table = projection_rows(
-                    sketch.seed,
-                    piece.name,
-                    offset + at,
-                    offset + stop,
-                    dim,
-                    sketch.kind,
-                    rounding.storage,
-                    subject.device,
-                )
                 if rounding.storage == subject.dtype:
-                    total.addmm_(values[:, at:stop], table)
+                    total.addmm_(values[:, at:stop], table(piece, at, stop))
                 else:
                     stored, scale = rounding.store(values[:, at:stop])
-                    made = rounding.product(stored, table.T)
+                    made = rounding.product(stored, table(piece, at, stop).T)
                     total += made if scale is None else made * scale[:, None]
     if rounded != 1.0:
         total *= rounded
     return total
+
+
+def one_product(engine: Engine, sketch: Sketch, piece: ParameterBlock) -> bool:
+    """Whether a gradient is one outer product in the parameter's own order, whose sides a dense projection takes."""
+    if not sketch.dense or engine.subject.device.type != "cpu" or engine.precision.storage != engine.subject.dtype:
+        return False
+    if (
+        piece.method != "kronecker"
+        or piece.positions * piece.groups * len(piece.members) > 1
+        or piece.inside < LEAST_INNER
+    ):
+        return False
+    k, t = piece.members[0]
+    term = engine.probed.calls[k].terms[t]
+    ordered = term.order is not None and not term.order.transposed and term.order.reorder is None
+    return ordered and term.slot.start <= piece.start and piece.stop <= term.slot.stop
+
+
+def _sides(
+    engine: Engine, backward_pass: BackwardPass, piece: ParameterBlock
+) -> tuple[Float[Tensor, "n i"], Float[Tensor, "n heads o"]]:
+    """The two sides of `one_product`."""
+    (k, t), dtype = piece.members[0], engine.subject.dtype
+    a, b = backward_pass.sides(k, t)
+    start = backward_pass.calls[k].terms[t].slot.start
+    return a[:, 0, 0].to(dtype), b[:, 0, 0, :, piece.start - start : piece.stop - start].to(dtype)
+
+
+def _add_outer(
+    total: Float[Tensor, "rows dim"],
+    a: Float[Tensor, "n i"],
+    b: Float[Tensor, "n heads o"],
+    truth: Float[Tensor, "2 numbers"] | None,
+    table: Callable[[int, int], Float[Tensor, "rows dim"]],
+    rows: int,
+) -> None:
+    """Add the projection of `b ⊗ a`: a is projected once for all heads, for each row of the parameter; and only of samples
+    whose b is not 0 there, as behind a ReLU. At most 2 n · parameters · dim flops."""
+    (n, heads, height), inside = b.shape, a.shape[1]
+    samples = total[: n * heads].view(n, heads, -1)
+    for row in range(height):
+        weights = b[:, :, row]
+        active = weights.any(1).nonzero().flatten()
+        weights = weights[active, :, None]
+        for at in range(0, inside, rows):
+            stop = min(inside, at + rows)
+            first, last = row * inside + at, row * inside + stop
+            left = _with_truth(a[active, at:stop], None if truth is None else truth[:, first:last])
+            made = left @ table(first, last)
+            samples.index_add_(0, active, weights * made[: len(active), None])
+            total[n * heads :] += made[len(active) :]
 
 
 def _structured(
