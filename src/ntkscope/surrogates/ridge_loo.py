@@ -108,7 +108,7 @@ class KernelRidgeLOO(LinearRegressor):
             raise UsageError(f"leave_one_out got {gram!r}; expected one small enough to be decomposed")
         targets = self._targets.to(gram.device)
         alpha = torch.tensor([self.alpha_], dtype=torch.float64, device=gram.device)
-        return as_array(targets - ridge_path(gram, targets, alpha).residuals(0))
+        return as_array(targets - ridge_path(gram, targets, alpha).residuals(slice(1))[:, 0])
 
 
 def _centred_diagonal(gram: Gram) -> float:

@@ -13,6 +13,7 @@ from ntkscope.linalg import Gram
 from ntkscope.linalg.solvers.system import EIGENVECTORS, symmetric_part
 
 EVEN = 1e-12  # errors that differ by less than this, relative to the smallest, are equal: the stronger ridge wins
+MOST = 1 << 22  # residuals made at a time: 32 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +48,20 @@ class RidgePath:
 
     def solution(self, place: int) -> Float64[Tensor, "n k"]:
         """The coefficients c at `alphas[place]`; O(n² k)."""
-        return self._shrunk(place) / self.alphas[place]
+        return self._shrunk(self._weights(slice(place, place + 1)))[:, 0] / self.alphas[place]
 
-    def residuals(self, place: int) -> Float64[Tensor, "n k"]:
-        """`y_i - f^{-i}(x_i) = c_i / P_ii` at `alphas[place]`, where c = P y and f^{-i} is fitted without point i; O(n² k)."""
-        alpha = self.alphas[place]
-        diagonal = self.vectors.square() @ (alpha / (self.values + alpha))  # α P_ii
-        return self._shrunk(place) / diagonal[:, None]
+    def residuals(self, places: slice) -> Float64[Tensor, "n a k"]:
+        """`y_i - f^{-i}(x_i) = c_i / P_ii` at `alphas[places]`, c = P y and f^{-i} fitted without point i; O(n² a k)."""
+        weights = self._weights(places)
+        return self._shrunk(weights) / (self.vectors.square() @ weights)[:, :, None]  # α P y / α P_ii
 
-    def _shrunk(self, place: int) -> Float64[Tensor, "n k"]:
+    def _weights(self, places: slice) -> Float64[Tensor, "n a"]:
+        return self.alphas[places] / (self.values[:, None] + self.alphas[places])
+
+    def _shrunk(self, weights: Float64[Tensor, "n a"]) -> Float64[Tensor, "n a k"]:
         """`α P y`, `P = H (H K H + α I)⁻¹ H`."""
-        alpha = self.alphas[place]
-        return self.vectors @ ((alpha / (self.values + alpha))[:, None] * (self.vectors.T @ self.targets))
+        coordinates = weights[:, :, None] * (self.vectors.T @ self.targets)[:, None, :]
+        return (self.vectors @ coordinates.flatten(1)).view_as(coordinates)
 
 
 def ridge_path(K: Gram, targets: Float64[Tensor, "n k"], alphas: Float64[Tensor, " a"]) -> RidgePath:
@@ -69,7 +72,7 @@ def ridge_path(K: Gram, targets: Float64[Tensor, "n k"], alphas: Float64[Tensor,
     >>> from ntkscope.linalg import as_gram
     >>> K, y = as_gram(3.0 * torch.eye(3)), torch.tensor([[4.0], [8.0], [0.0]], dtype=torch.float64)
     >>> path = ridge_path(K, y, torch.tensor([1.0, 100.0], dtype=torch.float64))
-    >>> path.residuals(0)[:, 0].round(decimals=9).tolist()  # 4 - (8 + 0) / 2, …
+    >>> path.residuals(slice(1))[:, 0, 0].round(decimals=9).tolist()  # 4 - (8 + 0) / 2, …
     [0.0, 6.0, -6.0]
     """
     n = len(targets)
@@ -83,12 +86,14 @@ def ridge_path(K: Gram, targets: Float64[Tensor, "n k"], alphas: Float64[Tensor,
     values, vectors = torch.linalg.eigh(matrix)
     vectors = vectors - vectors.mean(0)
     path = RidgePath(alphas, torch.full_like(alphas, torch.inf), values, vectors, targets - targets.mean(0))
-    usable = (alphas >= -2 * values[0]).nonzero().flatten().tolist()
-    if not usable:
+    unusable = int((alphas < -2 * values[0]).sum())
+    if unusable == len(alphas):
         raise NumericalError(
             f"{K!r}, centred, has the eigenvalue {float(values[0]):.3g}, and its largest is {float(values[-1]):.3g}; expected a"
             f" kernel, positive semidefinite up to rounding: no ridge up to {float(alphas[-1]):.3g} makes it definite"
         )
-    for place in usable:
-        path.errors[place] = path.residuals(place).square().mean()
+    step = max(1, MOST // targets.numel())
+    for at in range(unusable, len(alphas), step):
+        places = slice(at, at + step)
+        path.errors[places] = path.residuals(places).square().mean((0, 2))
     return path
