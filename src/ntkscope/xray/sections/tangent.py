@@ -137,7 +137,8 @@ def _tangent(context: Context, part: Part, ridge: float) -> Tensor:
     linear = linearize(context.model, params=context.params)
     if context.device is not None:
         linear = linear.to(context.device)
-    linear.solve(part, alpha=ridge, method="kernel", memory=context.memory // 2)
+    own = next(linear.parameters()).dtype  # the ridge is far above its rounding, and float64 would take twice the time
+    linear.solve(part, alpha=ridge, method="kernel", memory=context.memory // 2, dtype=own)
     return _answers(linear, context)
 
 
