@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import tarfile
+import zipfile
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,8 @@ def test_names_that_differ_are_listed(tmp_path: Path) -> None:
     safetensors.torch.save_file(state, path)
     with pytest.raises(
         UsageError,
-        match=r"MLP: missing from the file: readout\.weight; unexpected in the file: head\.weight; expected 4",
+        match=r"MLP: missing from the file: readout\.weight; unexpected in the file: head\.weight; expected 4.*"
+        r"where you build it: ntkscope\.models\.load_weights\(model, path, strict=False\)",
     ):
         load_weights(target, path)
     assert same(target, net(2))  # nothing was loaded
@@ -117,6 +121,24 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
         read_weights(tmp_path / "number.pt")
     with pytest.raises(UsageError, match=r"ends in \.safetensors"):
         save_weights(net(), tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: {"model": model, "epoch": 3}])
+def test_a_whole_pickled_model_is_said_to_be_that(tmp_path: Path, wrap: Callable[..., Any], zipped: bool) -> None:
+    torch.save(wrap(torch.nn.Linear(2, 2)), tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UnsafeData, match=r"whole pickled model \(torch.*Linear\).*torch\.save\(model\.state_dict\(\)"):
+        read_weights(tmp_path / "w.pt")
+
+
+def test_an_object_beside_the_weights_and_a_program_are_said_to_be_that(tmp_path: Path) -> None:
+    torch.save({"state_dict": net().state_dict(), "args": Namespace(lr=0.1)}, tmp_path / "w.pt")
+    with pytest.raises(UnsafeData, match=r"more than tensors \(argparse\.Namespace\)"):
+        read_weights(tmp_path / "w.pt")
+    with zipfile.ZipFile(tmp_path / "w.pt", "w", zipfile.ZIP_DEFLATED) as archive:  # what torch.jit.save writes
+        archive.writestr("w/constants.pkl", b"")
+    with pytest.raises(UnsafeData, match="TorchScript program"):
+        read_weights(tmp_path / "w.pt")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,8 @@ def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("mine", "package.module:factory"),
         ("nothere:x", "no module 'nothere'"),
         ("json:x", "no 'x'"),
+        ("mine.py:Net", "expected its module: --model mine:Net"),
+        ("./src/mine.py:Net", "expected its module: --model src.mine:Net"),
     ):
         with pytest.raises(UsageError, match=message):
             imported(wrong, "model")
@@ -102,8 +104,8 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_limits_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict = {}
-    monkeypatch.setattr(sys.modules["ntkscope.cli.xray"], "demo_xray", lambda folder, **options: given.update(options))
-    monkeypatch.setattr(sys.modules["ntkscope.cli.xray"], "show", lambda record: None)
+    monkeypatch.setattr("ntkscope.cli.demo.demo_xray", lambda folder, **options: given.update(options))
+    monkeypatch.setattr("ntkscope.cli._common.show", lambda record: None)
     xray(demo=True, out=tmp_path, time="30s", memory="1GiB")
     assert given["budget"] == {"time": "30s", "memory": "1GiB"}
     given.clear()

@@ -161,6 +161,12 @@ def test_a_shuffling_loader_is_refused_by_kernels_and_the_x_ray_in_the_same_word
         ns.kernel("trntk", nn.Linear(2, 3), loader)
 
 
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"input": x}])
+def test_kernels_say_how_an_array_becomes_a_tensor(wrap: Callable) -> None:
+    with pytest.raises(UsageError, match=r"torch\.from_numpy"):
+        ns.kernel("trntk", nn.Linear(2, 3), wrap(X.numpy()))
+
+
 def test_an_endless_sampler_is_refused() -> None:
     class Forever(Sampler[int]):
         def __iter__(self) -> Iterator[int]:

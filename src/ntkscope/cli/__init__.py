@@ -97,11 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = next((word for word in words if not word.startswith("-")), None)
     try:
         app.rich_markup_mode = None if name is None else MARKUP  # drawing boxes takes half of the time of --help
-        if name is None:  # --help or --version, which need nothing else
-            app(args=words, prog_name="ntkscope")
-            return
         if name in VERBS:
             _bring(name)
+        if name is None or "--help" in words:  # which, as --version, needs nothing else
+            app(args=words, prog_name="ntkscope")
+            return
         with import_module("ntkscope.core.machine.interrupts").terminable():
             app(args=words, prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms

@@ -25,6 +25,9 @@ def imported(name: str, what: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"got --{what} {name!r}; expected package.module:factory, or a built-in name")
+    if module_name.endswith(".py"):
+        meant = f"{module_name.removesuffix('.py').removeprefix('./').replace('/', '.').lstrip('.')}:{attribute}"
+        raise UsageError(f"got --{what} {name!r}, which names a file; expected its module: --{what} {meant}")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -94,7 +97,7 @@ def data_of(name: str, given: dict[str, Any], root: str | None, seed: int) -> tu
     That is a Split, (train, test), (train, test, class names) or a LightningDataModule.
     """
     if ":" not in name:
-        split = ns.data.load(name, root=root, seed=seed, **given)
+        split = ns.data.load(name, **{"root": root, "seed": seed, **given})
         return split.train, split.test, split.classes
     made = _made(name, "data", given)
     if isinstance(made, ns.Split):

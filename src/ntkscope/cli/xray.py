@@ -1,4 +1,7 @@
-"""`ntkscope xray`: from a checkpoint and its data to a page a person can read."""
+"""`ntkscope xray`: from a checkpoint and its data to a page a person can read.
+
+The rooms are imported when it runs: its `--help` does not wait for PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,6 @@ import typer
 
 import ntkscope as ns
 from ntkscope.cli import _options as opt
-from ntkscope.cli._common import certified, show, stoppable
-from ntkscope.cli._factories import data_of, options
-from ntkscope.cli._subject import subject_of
-from ntkscope.cli.demo import demo_folder, demo_xray
-from ntkscope.core import UsageError
-from ntkscope.core.files.printable import printable
-from ntkscope.xray.settings import Settings
 
 
 def xray(
@@ -62,6 +58,14 @@ def xray(
     seed: opt.Seed = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
+    from ntkscope.cli._common import certified, show, stoppable
+    from ntkscope.cli._factories import data_of, options
+    from ntkscope.cli._subject import subject_of
+    from ntkscope.cli.demo import demo_folder, demo_xray
+    from ntkscope.core import UsageError
+    from ntkscope.core.files.printable import printable
+    from ntkscope.xray.settings import Settings
+
     checked = certified(certify)
     chosen = None if kernels is None else [name.strip() for name in kernels.split(",")]
     if demo:

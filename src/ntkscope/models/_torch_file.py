@@ -66,6 +66,11 @@ def check_torch_file(path: Path) -> None:
 def _check_archive(handle: BinaryIO, size: int) -> None:
     with zipfile.ZipFile(handle) as archive:
         members = archive.infolist()
+        if any(member.filename.endswith("/constants.pkl") for member in members):
+            raise UnsafeData(
+                "is a TorchScript program, which is not run; expected a state dict: write"
+                " torch.save(torch.jit.load(path).state_dict(), 'weights.pt')"
+            )
         if any(
             member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size for member in members
         ):
@@ -128,7 +133,13 @@ def _census(content: bytes, checked: bool = False) -> _Census:
         for _ in instructions(content):
             pass
     census = _Census(content)
-    census.result = census.load()
+    try:
+        census.result = census.load()
+    except pickle.UnpicklingError as error:
+        if "NEWOBJ" not in str(error):  # a stand-in is no class, of which an object could be made
+            raise
+        whole = b"_parameters" in content and b"_modules" in content  # what every nn.Module has
+        raise UnsafeData(_whole(census.named) if whole else _more(census.named)) from None
     return census
 
 
@@ -139,14 +150,20 @@ class _Census(pickle.Unpickler):
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.storages: dict[tuple[Any, ...], int] = {}
         self.result: Any = None
+        self.named = ""  # what the pickle named last
         self._room = len(content)
         self._calls = 0
 
     def find_class(self, module: str, name: str) -> Any:
-        return _Named(self, f"{module}.{name}")
+        self.named = f"{module}.{name}"
+        return _Named(self, self.named)
 
     def persistent_load(self, pid: Any) -> Any:
         kind = pid[0].decode() if isinstance(pid, tuple) and pid and isinstance(pid[0], bytes) else None
+        if (
+            isinstance(pid, tuple) and pid and (kind or pid[0]) == "module"
+        ):  # the class and its source, as PyTorch wrote models before version 1.6
+            raise UnsafeData(_whole(self.named))
         if not isinstance(pid, tuple) or len(pid) not in (5, 6) or (kind or pid[0]) != "storage":
             raise UnsafeData(_more("a persistent id that is no storage"))
         _, storage, key, _, numel, *_ = pid
@@ -209,6 +226,14 @@ def _trusted() -> set[str]:
     named = torch.serialization.get_safe_globals()
     pairs = ((entry[1] if isinstance(entry, tuple) else entry) for entry in named)
     return {pair if isinstance(pair, str) else f"{pair.__module__}.{pair.__qualname__}" for pair in pairs}
+
+
+def _whole(name: str) -> str:
+    return (
+        f"holds a whole pickled model ({name:.200}), as torch.save(model) writes it, which can be read only by running code; it"
+        " was refused before anything in it ran. Expected its weights alone: load it where its class is defined, and write"
+        " torch.save(model.state_dict(), 'weights.pt')"
+    )
 
 
 def _more(what: str) -> str:

@@ -77,7 +77,9 @@ def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) ->
         complaints.append(f"unexpected in the file: {_some(unexpected)}")
     if complaints:
         remedy = "build the model with the options it was trained with" + (
-            ", or pass strict=False to load only the names both have" if not (shapes or lost) else ""
+            ", or load only the names both have where you build it: ntkscope.models.load_weights(model, path, strict=False)"
+            if not (shapes or lost)
+            else ""
         )
         raise UsageError(
             f"{path} does not fit {type(model).__name__}: {'; '.join(complaints)}; expected {len(own)} tensors;"

@@ -71,7 +71,8 @@ def as_batch(x: Any, model: nn.Module, *, graph: bool = False) -> Batch:
     if not isinstance(x, Tensor | tuple) and not is_branch(x):
         raise UsageError(
             f"got inputs of type {type(x).__name__}; expected a tensor, a tuple, mapping or dataclass of tensors, a Dataset or"
-            " a DataLoader (stack a list of tensors with torch.stack; turn text into token ids with the model's tokenizer)"
+            " a DataLoader (convert an array with torch.from_numpy; stack a list of tensors with torch.stack; turn text into"
+            " token ids with the model's tokenizer)"
         )
     batch = checked(Batch(*arguments(model, x)))
     return batch if graph else batch.map(_plain)
@@ -86,7 +87,10 @@ def checked(batch: Batch) -> Batch:
     """The batch, if it has samples and the same number in every tensor."""
     tensors = batch.tensors()
     if not tensors:
-        raise UsageError("got inputs without any tensor; expected at least one, samples along its first axis")
+        raise UsageError(
+            "got inputs without any tensor; expected at least one, samples along its first axis: convert arrays with"
+            " torch.from_numpy"
+        )
     if any(t.is_nested or t.layout != torch.strided for t in tensors):
         raise UsageError(
             "got a sparse or nested tensor as input; expected dense ones: pass x.to_dense(), or padded ones and a mask"
