@@ -118,6 +118,25 @@ def test_different_sizes_need_image_size(tmp_path: Path) -> None:
     assert load(tmp_path, image_size=5).train.x.shape == (18, 3, 5, 5)
 
 
+@pytest.mark.parametrize("below", [".", "train"])
+def test_class_folders_alone_are_split(tmp_path: Path, below: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "NTKSCOPE_DATA", str(write_images(tmp_path / "other", train=1, test=1))
+    )  # is not what root= means
+    for name, grey in (("dark", 0), ("light", 255)):
+        folder = tmp_path / "mine" / below / name
+        folder.mkdir(parents=True)
+        for k in range(10):
+            Image.new("L", (4, 4), grey).save(folder / f"{k}.png")
+    split = load(tmp_path / "mine", channels=1)
+    assert (split.train.x.shape, split.test.x.shape) == ((16, 1, 4, 4), (4, 1, 4, 4))
+    for part in (split.train, split.test):
+        assert torch.equal(part.x[:, 0, 0, 0].long(), part.y)  # in [0, 1]
+    names = [*split.train.extras["path"], *split.test.extras["path"]]
+    assert len({*names}) == 20
+    assert load(tmp_path / "mine", channels=1, test_fraction=0.5, seed=3).test.y.tolist() == [0] * 5 + [1] * 5
+
+
 def test_folders_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -134,5 +153,7 @@ def test_folders_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DataCorrupt, match=r"whale: no image in this class folder"):
         load(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "test" / "whale" / "a.png")
-    with pytest.raises(DataCorrupt, match=r"class 'whale' is not among those of .*: boa, cobra, viper"):
+    with pytest.raises(
+        DataCorrupt, match=r"class 'whale' is not among those of the training images: boa, cobra, viper"
+    ):
         load(tmp_path)

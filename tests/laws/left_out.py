@@ -37,7 +37,7 @@ REASONS: dict[str, str] = {
 ENTRIES: dict[str, str] = {
     "needs files on disk: tests/data reads broken ones": """
         data:cifar10 data:cifar2 data:cola data:fashion-mnist data:fmnist2 data:image-folder data:mnist data:mnist2
-        data:olivetti data:sentiment140""",
+        data:olivetti data:sentiment140 data:table""",
     "needs a language model on disk": "model:text",
     "a section or view of an X-ray: `contracts/section.py` and `contracts/view.py` hold each to its suite": """
         section: view:""",

@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
+from torch import nn
 
 import ntkscope as ns
 from ntkscope.cli._common import stoppable
@@ -15,6 +18,7 @@ from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
 from ntkscope.cli.demo import demo_folder
 from ntkscope.cli.xray import xray
 from ntkscope.core import UsageError
+from ntkscope.core.errors import DataNotFound
 
 MINE = """
 import torch
@@ -94,6 +98,29 @@ def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError, match="save_pretrained"):
         tokenizer_of("nowhere")
     assert tokenizer_of(None) is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_data_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, channels: int) -> None:
+    monkeypatch.chdir(tmp_path)
+    for k in range(20):
+        folder = tmp_path / "pictures" / f"class {k % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), k).save(folder / f"{k}.png")
+    rows = "".join(f"some text {k},{('no', 'yes')[k % 2]}\n" for k in range(20))
+    (tmp_path / "texts.csv").write_text(f"text,label\n{rows}")
+    (tmp_path / "notes.md").write_text("text")
+    train, test, classes = data_of("pictures", {}, None, 0, nn.Conv2d(channels, 2, 3))
+    assert (train.x.shape, len(test), classes) == ((16, channels, 4, 4), 4, ("class 0", "class 1"))
+    assert (
+        f"16 training and 4 test items\nimages of {channels} x 4 x 4, pixels in [0, 1] less" in capsys.readouterr().out
+    )
+    assert data_of("texts.csv", {"test_fraction": 0.5}, None, 0)[2] == ("no", "yes")
+    assert len(data_of("image-folder", {"root": "pictures"}, None, 0)[0]) == 16  # as the error advises
+    with pytest.raises(UsageError, match=r"ends in '\.md'; expected a folder of images, a table \(\.csv"):
+        data_of("notes.md", {}, None, 0)
+    with pytest.raises(DataNotFound, match="no such file or folder"):
+        data_of("nowhere/pictures", {}, None, 0)
 
 
 def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import os
 import sys
 import traceback
@@ -12,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from torch import nn
 from torch.utils.data import DataLoader
 
 import ntkscope as ns
 from ntkscope.core import UsageError
-from ntkscope.core.errors import DataCorrupt
+from ntkscope.core.errors import DataCorrupt, DataNotFound
+from ntkscope.core.files.printable import printable
 from ntkscope.core.model.loading import in_order
+from ntkscope.data.image_folder import SUFFIXES as IMAGES
+from ntkscope.data.table import SUFFIXES, tables
 
 
 def imported(name: str, what: str) -> Callable[..., Any]:
@@ -91,12 +96,22 @@ def model_of(name: str, given: dict[str, Any]) -> Any:
     return _made(name, "model", given) if ":" in name else ns.models.build(name, **given)
 
 
-def data_of(name: str, given: dict[str, Any], root: str | None, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
-    """Training data, test data and class names: a built-in data set, or what a factory makes.
+def data_of(
+    name: str, given: dict[str, Any], root: str | None, seed: int, network: nn.Module | None = None
+) -> tuple[Any, Any, tuple[str, ...]]:
+    """Training data, test data and class names: a folder or table, a built-in data set, or what a factory makes.
 
-    That is a Split, (train, test), (train, test, class names) or a LightningDataModule.
+    That is a Split, (train, test), (train, test, class names) or a LightningDataModule. Images of a folder or table get the
+    channels that `network` takes.
     """
+    if name not in ns.data.DATASETS and os.path.exists(name):
+        kind, given = _kind_of(Path(name)), {"channels": channels_of(network), **given}
+        split = ns.data.load(kind, **{"root": name, "seed": seed, **given})
+        typer.echo(printable("\n".join(_described(name, split))))
+        return split.train, split.test, split.classes
     if ":" not in name:
+        if name not in ns.data.DATASETS and (os.sep in name or Path(name).suffix in SUFFIXES):
+            raise DataNotFound(f"--data {name!r}: no such file or folder in {Path.cwd()}; expected one that exists")
         split = ns.data.load(name, **{"root": root, "seed": seed, **given})
         return split.train, split.test, split.classes
     made = _made(name, "data", given)
@@ -120,6 +135,46 @@ def data_of(name: str, given: dict[str, Any], root: str | None, seed: int) -> tu
         f"--data {name!r} made a {type(made).__name__}; expected a Split, (train, test),"
         " (train, test, class names) or a LightningDataModule"
     )
+
+
+def _kind_of(path: Path) -> str:
+    """The loader of a folder or table."""
+    by_class = any(file.suffix.lower() in IMAGES for file in path.glob("train/*/*"))
+    if not by_class and tables(path):
+        return "table"
+    if path.is_dir():
+        return "image-folder"
+    raise UsageError(
+        f"--data {str(path)!r} is a file that ends in {path.suffix!r}; expected a folder of images, a table"
+        f" ({', '.join(SUFFIXES)}), or package.module:factory"
+    )
+
+
+def channels_of(network: nn.Module | None) -> int:
+    """The channels of the images a network takes, by its first layer: 3 unless that is for grey ones.
+
+    >>> channels_of(nn.Conv2d(1, 8, 3)), channels_of(nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10))), channels_of(None)
+    (1, 1, 3)
+    """
+    for layer in () if network is None else network.modules():
+        if isinstance(layer, nn.Conv2d):
+            return 1 if layer.in_channels == 1 else 3
+        if isinstance(layer, nn.Linear):  # of all pixels of square images
+            return 1 if math.isqrt(layer.in_features) ** 2 == layer.in_features else 3
+    return 3
+
+
+def _described(name: str, split: ns.Split) -> list[str]:
+    """What was read, so that a wrong guess is seen."""
+    lines = [f"{name}: {len(split.train):,} training and {len(split.test):,} test items"]
+    if "mean" in split.extras:
+        mean, std = ([round(number, 4) for number in split.extras[key].tolist()] for key in ("mean", "std"))
+        shape = " x ".join(map(str, split.train.x.shape[1:]))
+        lines.append(
+            f"images of {shape}, pixels in [0, 1] less {mean}, divided by {std}; if the network was trained with others:"
+            " --data-option normalise=…"
+        )
+    return lines
 
 
 def tokenizer_of(name: str | None) -> Any:

@@ -61,5 +61,5 @@ def subject_of(
     if weights is not None:
         ns.models.load_weights(network, weights)
     root = None if data_root is None else str(data_root)
-    train, test, classes = data_of(data, options(data_option), root, seed)
+    train, test, classes = data_of(data, options(data_option), root, seed, network)
     return Subject(network, words, train, test, classes, told)

@@ -109,7 +109,7 @@ def xray(
         untrained=untrained,
         task=task,
         tracked=tracked,
-        compare=None if compare is None else data_of(compare, {}, root, seed)[1],
+        compare=None if compare is None else data_of(compare, {}, root, seed, about.network)[1],
         name=model,
         data_name=data,
         options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},

@@ -1,48 +1,62 @@
-"""Images in folders, one per class: `train/snake/a.png`, `test/snake/b.jpg`; for ImageNet subsets and your own data."""
+"""Images in folders, one per class: `train/snake/a.png`, `test/snake/b.jpg`, or `snake/a.png`; your own, or ImageNet's."""
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
 from ntkscope.core import Split, UsageError, numpy_generator
 from ntkscope.core.arguments import path_of
-from ntkscope.core.checked import Count
+from ntkscope.core.checked import Count, Tolerance
 from ntkscope.core.errors import DataCorrupt, MemoryBudgetError, UnsafeData
 from ntkscope.data._files import Root, not_found, places
-from ntkscope.data.normalise import IMAGENET, Normalise
+from ntkscope.data.digits import stratified
+from ntkscope.data.normalise import IMAGENET, MeanStd, Normalise
 from ntkscope.data.registry import DATASETS
 from ntkscope.data.subsets import Classes, Images, Subset, image_split, resolve_classes
 
+P = TypeVar("P")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")  # nothing else is tried, whatever the file's name says
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # eight bits; sixteen would be cut off
 MAX_PIXELS = 50_000_000
 TEST_FOLDERS = ("test", "val", "validation")
+STANDARD: dict[int, MeanStd] = {1: ((0.0,), (1.0,)), 3: IMAGENET}  # by channels
 REMEDY = (
-    "make the folders train/CLASS/ and test/CLASS/ (or val/CLASS/) with .png, .jpg or .webp images in each, such as an"
-    " unpacked ImageNet, and pass root= that folder, or folder= its name below the data root."
+    "make the folders train/CLASS/ and test/CLASS/ (or val/CLASS/), or CLASS/ alone, with .png, .jpg or .webp images in"
+    " each, such as an unpacked ImageNet, and pass root= that folder, or folder= its name below the data root."
 )
 
 
-def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_PIXELS) -> UInt8[np.ndarray, "3 h w"]:
-    """One RGB image, brought to `size` by `size`; its size is checked before it is decoded, against decompression bombs.
+def read_image(
+    path: Path,
+    size: int | None,
+    resize: str,
+    max_pixels: int = MAX_PIXELS,
+    channels: int = 3,
+    content: bytes | None = None,
+) -> UInt8[np.ndarray, "channels h w"]:
+    """One image, grey or RGB, brought to `size` by `size`; its size is checked before it is decoded, against decompression
+    bombs. `content` is that of the file where it is not on disk.
 
     `resize="crop"`: the shorter side is scaled to `size` and the middle is kept; `"stretch"`: both sides are scaled.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as picture:
+            with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as picture:
                 if picture.width * picture.height > max_pixels:
                     raise UnsafeData(
                         f"{path}: the image claims {picture.width:,} x {picture.height:,} pixels, more than the"
@@ -52,15 +66,14 @@ def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_
                     raise DataCorrupt(
                         f"{path}: pixels are of mode {picture.mode}, expected eight bits; convert the image"
                     )
-                image = picture.convert("RGB")
+                image = picture.convert("RGB" if channels == 3 else "L")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnsafeData(f"{path}: {error}; it was not decoded. Remove it") from error
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, struct.error, zlib.error, MemoryError) as error:
         if isinstance(error, (UnsafeData, DataCorrupt)):
             raise
         raise DataCorrupt(
-            f"{path}: {path.stat().st_size:,} bytes are not a complete PNG, JPEG or WebP image ({error});"
-            " remove it or fetch it again"
+            f"{path} is not a complete PNG, JPEG or WebP image ({error}); remove it or fetch it again"
         ) from error
     if size is not None and resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)
@@ -74,7 +87,7 @@ def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_
             )
         left, top = (width - size) // 2, (height - size) // 2
         image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
-    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+    return np.ascontiguousarray(np.atleast_3d(np.asarray(image)).transpose(2, 0, 1))
 
 
 def list_classes(folder: Path) -> dict[str, list[Path]]:
@@ -101,15 +114,39 @@ def _seen(folder: Path) -> list[Path]:
     return found
 
 
-def _find(root: Root, folder: str) -> tuple[Path, Path]:
+def _find(
+    root: Root, folder: str, test_fraction: float, seed: int
+) -> tuple[Path, dict[str, list[Path]], dict[str, list[Path]]]:
+    """The folder, and its training and test images by class."""
     seen = []
-    for place in dict.fromkeys(places(root, [str(path_of(folder, "folder"))])):
+    searched = places(root, [str(path_of(folder, "folder"))])
+    for place in (
+        searched
+        if root is None
+        else [each for each in searched if each.is_relative_to(path_of(root, "root").expanduser())]
+    ):
         test = next((place / name for name in TEST_FOLDERS if os.path.isdir(place / name)), None)
-        if os.path.isdir(place / "train") and test is not None:
-            return place / "train", test
-        lacks = "train" if not os.path.isdir(place / "train") else " or ".join(TEST_FOLDERS)
+        train = place / "train" if os.path.isdir(place / "train") else place
+        if train != place and test is not None:
+            return place, list_classes(train), list_classes(test)
+        if test is None and os.path.isdir(train) and any(file.suffix.lower() in SUFFIXES for file in train.glob("*/*")):
+            return place, *_held_out(list_classes(train), test_fraction, seed)
+        lacks = "train" if train == place else " or ".join(TEST_FOLDERS)
         seen.append(f"  {str(place)[:300]} ({f'lacks a folder {lacks}' if os.path.isdir(place) else 'no such folder'})")
     raise not_found("An image folder", seen, REMEDY)
+
+
+def _held_out(
+    files: dict[str, list[Path]], fraction: float, seed: int
+) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
+    """The files of each class in two parts, the second with `fraction` of them."""
+    y = torch.tensor([label for label, paths in enumerate(files.values()) for _ in paths])
+    flat = [(name, path) for name, paths in files.items() for path in paths]
+    train, test = (
+        {name: [flat[k][1] for k in index.tolist() if flat[k][0] == name] for name in files}
+        for index in stratified(y, fraction, seed)
+    )
+    return train, test
 
 
 @DATASETS.register("image-folder")
@@ -122,22 +159,25 @@ def image_folder(
     resize: Literal["crop", "stretch"] = "crop",
     classes: Classes = None,
     max_per_class: Count | None = None,
-    normalise: Normalise = "imagenet",
+    normalise: Normalise = "standard",
     max_pixels: Count = MAX_PIXELS,
+    channels: Literal[1, 3] = 3,
+    test_fraction: Tolerance = 0.2,
 ) -> Split:
-    """An image folder: x float32 (n, 3, h, w), y the place of the class folder in the order of names.
+    """An image folder: x float32 (n, channels, h, w), y the place of the class folder in the order of names.
 
-    `folder` is looked for below `root`, $NTKSCOPE_DATA and the cache. Without `image_size` all images must be of one
-    size. Each part's `extras["path"]` has the file of every image below the folder, `train/snake/a.png`.
-    `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All images are held
-    in memory, 3 bytes per pixel while reading, then 12.
+    `folder` is looked for below `root`, or without one below $NTKSCOPE_DATA and the cache. Of class folders that are not in
+    `train/` and `test/`, `test_fraction` of each class are test items, drawn by `seed`. `normalise="standard"`: ImageNet's
+    constants for three channels, values in [0, 1] for one. Without `image_size` all images must be of one size. Each part's
+    `extras["path"]` has the file of every image below the folder, `train/snake/a.png`. `max_per_class` takes that many of
+    each class and part, drawn by `seed`, and only those are decoded. All images are held
+    in memory, a byte per pixel and channel while reading, then four.
     """
-    train_folder, test_folder = _find(root, folder)
-    train, test = list_classes(train_folder), list_classes(test_folder)
+    place, train, test = _find(root, folder, test_fraction, seed)
     names = list(train)
     if unknown := sorted(set(test) - set(train)):
         raise DataCorrupt(
-            f"{test_folder}: class {unknown[0]!r} is not among those of {train_folder}: {', '.join(names)}"
+            f"{place}: test class {unknown[0]!r} is not among those of the training images: {', '.join(names)}"
         )
     kept = resolve_classes(classes, names)
 
@@ -150,11 +190,13 @@ def image_folder(
                 of_class = [of_class[i] for i in sorted(order[:max_per_class])]
             paths += of_class
             labels += [label] * len(of_class)
-        named = np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)
-        images = _stack(paths, image_size, resize, max_pixels)
+        named = np.array([_named(path, place) for path in paths], dtype=np.str_)
+        images = stack(
+            paths, partial(read_image, size=image_size, resize=resize, max_pixels=max_pixels, channels=channels)
+        )
         return Images(images, np.array(labels, np.int64), extras={"path": named})
 
-    options = Subset(IMAGENET, seed, classes, normalise)
+    options = Subset(STANDARD[channels], seed, classes, normalise)
     return image_split("image-folder", read("train", train), read("test", test), names, options)
 
 
@@ -163,10 +205,11 @@ def _named(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix().encode("utf-8", "replace").decode()
 
 
-def _stack(paths: Sequence[Path], size: int | None, resize: str, max_pixels: int) -> UInt8[np.ndarray, "n 3 h w"]:
+def stack(paths: Sequence[P], read: Callable[[P], np.ndarray]) -> UInt8[np.ndarray, "n c h w"]:
+    """All images in one array; they must be of one size."""
     if not paths:
         raise DataCorrupt("no test image of the requested classes; expected some of each")
-    first = read_image(paths[0], size, resize, max_pixels)
+    first = read(paths[0])
     try:
         images = np.empty((len(paths), *first.shape), np.uint8)
     except MemoryError as error:
@@ -175,7 +218,7 @@ def _stack(paths: Sequence[Path], size: int | None, resize: str, max_pixels: int
             " max_per_class="
         ) from error
     for place, path in enumerate(paths):
-        image = read_image(path, size, resize, max_pixels)
+        image = read(path)
         if image.shape != first.shape:
             raise UsageError(
                 f"{path} is {image.shape[2]}x{image.shape[1]} and {paths[0]} is {first.shape[2]}x{first.shape[1]};"
