@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from ntkscope.core import Record
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE
 from ntkscope_papers.engel_2023.published_measure import spreads
-from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.results import averaged, summary
 
 TAU = {"trntk": 0.776, "trntk0": 0.658, "proj-trntk": 0.737, "proj-pntk": 0.407, "em": 0.768, "ck": 0.630}
 TAD = {"trntk": -0.30, "trntk0": -0.52, "proj-trntk": -0.20, "proj-pntk": -0.30, "em": -0.32, "ck": -0.20}
 AT_OPTIMUM = "tau at the surrogates' optimum and CK raw, not fits by SGD and cosines as published"
 NEAR = 0.1  # of a published τ: fits by SGD vary by 0.02 to 0.10 over seeds
-over_three = partial(claim, seeds=3)  # networks
 COMPARED = "tau compared on the training points every kernel of a network has"
 
 
@@ -84,19 +83,16 @@ class Networks:
         return Reading(measured, holds, note or f"{self.many}; {COMPARED}", further=further, seeds=count, other=other)
 
 
-def over_networks(read: Callable[[Networks], Reading]) -> Read:
+def over_networks(read: Callable[[Networks], Reading], config: Any, record: Record) -> Reading:
     """A reading of the networks that a record has whole; where there is none, the first is missing."""
-
-    @wraps(read)
-    def of_record(config: Any, record: Record) -> Reading:
-        networks = Networks(config, record)
-        return read(networks) if networks.seeds else lacking("0")
-
-    return of_record
+    networks = Networks(config, record)
+    return read(networks) if networks.seeds else lacking("0")
 
 
-@claim("surrogate-table2-resnet18", "Table 2", {"tau": TAU, "TAD points": TAD})
-@over_networks
+over_three = partial(claim, seeds=3, through=over_networks)  # networks
+
+
+@over_three("surrogate-table2-resnet18", "Table 2", {"tau": TAU, "TAD points": TAD}, seeds=1)
 def _table(networks: Networks) -> Reading:
     """every |TAD| <= 1.5 points and every tau within 0.1 of the published one"""
     own = {k: networks.mean(k, "") for k in networks.kernels}
@@ -127,7 +123,6 @@ def _table(networks: Networks) -> Reading:
 
 
 @over_three("surrogate-table2-trntk-best", "Section 4, Table 2", "trNTK has the highest tau")
-@over_networks
 def _best(networks: Networks) -> Reading:
     """>= others - 0.02, fits by SGD and CK as cosines where there are"""
     tau = {k: summary(networks.each(k))["mean"] for k in networks.kernels}
@@ -161,17 +156,16 @@ def gap(one: str, other: str, check: Callable[[float], bool], networks: Networks
     return both.reading(measured, check(mean), note, asked=asked)
 
 
-NORMALISATION = claim(
+NORMALISATION = over_three(
     "surrogate-normalisation-helps", "Section 4, Tables 2 and 3", {"gain": 0.118}, "gain > 0 on clean data", seeds=5
-)(over_networks(partial(gap, "trntk", "trntk0", lambda mean: mean > 0, asked=5)))
+)(partial(gap, "trntk", "trntk0", lambda mean: mean > 0, asked=5))
 
-PROJECTION = claim(
-    "surrogate-projection-close-to-exact", "Section 5, Table 2", {"drop": 0.039}, "|difference| <= 0.05", seeds=3
-)(over_networks(partial(gap, "trntk", "proj-trntk", lambda mean: abs(mean) <= 0.05)))
+PROJECTION = over_three(
+    "surrogate-projection-close-to-exact", "Section 5, Table 2", {"drop": 0.039}, "|difference| <= 0.05"
+)(partial(gap, "trntk", "proj-trntk", lambda mean: abs(mean) <= 0.05))
 
 
 @over_three("surrogate-proj-pntk-weakest-clean", "Table 2", {"gap to proj-trNTK": 0.330})
-@over_networks
 def _weakest(networks: Networks) -> Reading:
     """mean gap > 0 at every ridge from 1e-6 to 1e-2"""
     pair = ("proj-trntk", "proj-pntk")
@@ -186,11 +180,10 @@ EMBEDDING = over_three(
     "Section 4",
     {"gap to trNTK": 0.008},
     "|gap| <= 0.05 on ResNet-18 (the other half: surrogate-table2-bert)",
-)(over_networks(partial(gap, "trntk", "em", lambda mean: abs(mean) <= 0.05)))
+)(partial(gap, "trntk", "em", lambda mean: abs(mean) <= 0.05))
 
 
-@claim("surrogate-top5-overlap", "Section 5", "neighbours by proj-trNTK are near trNTK's", seeds=3)
-@over_networks
+@over_three("surrogate-top5-overlap", "Section 5", "neighbours by proj-trNTK are near trNTK's")
 def _overlap(networks: Networks) -> Reading:
     """>= 3 of 5, the most"""
     overlap = _of_kernels(networks, "shared")
@@ -204,13 +197,12 @@ def share(look: str, least: float, networks: Networks) -> Reading:
     return networks.reading(found, found is not None and found >= least)
 
 
-INSIDE = claim(
-    "surrogate-attribution-mean-in-iqr", "Figure 2", "always", ">= 0.95 of image, neuron, class triples", seeds=3
-)(over_networks(partial(share, "mean_in_iqr", 0.95)))
+INSIDE = over_three(
+    "surrogate-attribution-mean-in-iqr", "Figure 2", "always", ">= 0.95 of image, neuron, class triples"
+)(partial(share, "mean_in_iqr", 0.95))
 
 
 @over_three("surrogate-attribution-not-sparse", "Section 4", "no small set dominates")
-@over_networks
 def _sparse(networks: Networks) -> Reading:
     """top-5 share < 5 %, spread > 0.1"""
     looks = networks.looks()
@@ -220,7 +212,7 @@ def _sparse(networks: Networks) -> Reading:
 
 CENTRED = over_three(
     "surrogate-attribution-centred-by-class", "Section 4", "a neuron's own class adds most", ">= 90 % of images"
-)(over_networks(partial(share, "own_class_most", 0.9)))
+)(partial(share, "own_class_most", 0.9))
 
 
 def above(look: str, one: str, other: str, networks: Networks) -> Reading:
@@ -231,7 +223,7 @@ def above(look: str, one: str, other: str, networks: Networks) -> Reading:
 
 
 ROWS_OF_KERNELS = [
-    claim(f"surrogate-{name}", source, words, check, seeds=3)(over_networks(partial(above, *compared)))
+    over_three(f"surrogate-{name}", source, words, check)(partial(above, *compared))
     for name, source, words, check, compared in (
         (
             "normalisation-smooths",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ntkscope.core import Record
 from ntkscope.explain import forensics
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX
 from ntkscope_papers.engel_2023.published_measure import spreads
-from ntkscope_papers.framework.claims import Read, Reading, claim, lacking
+from ntkscope_papers.framework.claims import Reading, claim, lacking
 from ntkscope_papers.framework.results import averaged, summary
 
 # precision %, recall %, clean tau, clean TAD, poisoned tau, poisoned TAD
@@ -33,7 +33,6 @@ SWAPPED = (
 )
 EXCHANGED = "compared with the authors' own printout, in which this row's two taus stand the other way round"
 LEAST = {"em": 97}
-over_three = partial(claim, seeds=3)  # networks
 AT_OPTIMUM = "tau at the surrogate's optimum, not by SGD as published"
 
 
@@ -148,18 +147,16 @@ ROWS = [
 ]
 
 
-def with_all_kernels(read: Callable[[Networks, dict[str, Any]], Reading]) -> Read:
+def with_all_kernels(read: Callable[[Networks, dict[str, Any]], Reading], config: Any, record: Record) -> Reading:
     """A reading of the networks with the paper's trigger and their rows of Table 3; they need all six kernels."""
+    square = Networks(config, record, "square")
+    found = square.columns()
+    if set(SIX) <= set(found):
+        return read(square, found)
+    return square.reading(None, None, "needs the paper's trigger and all six kernels")
 
-    @wraps(read)
-    def of_record(config: Any, record: Record) -> Reading:
-        square = Networks(config, record, "square")
-        found = square.columns()
-        if set(SIX) <= set(found):
-            return read(square, found)
-        return square.reading(None, None, "needs the paper's trigger and all six kernels")
 
-    return of_record
+over_three = partial(claim, seeds=3, through=with_all_kernels)  # networks
 
 
 def taus(square: Networks, found: Mapping[str, Any], side: str) -> tuple[dict[str, float], str]:
@@ -173,7 +170,6 @@ def taus(square: Networks, found: Mapping[str, Any], side: str) -> tuple[dict[st
 @over_three(
     "surrogate-poison-setup", "Section 4", "a tenth of the training images with a yellow square and the target label"
 )
-@with_all_kernels
 def _setup(square: Networks, found: Mapping[str, Any]) -> Reading:
     """attack success >= 95 %, clean accuracy drop <= 2 points"""
     attacked, clean, again = (square.of(kind).mean("network") for kind in ("square", "none", "random"))
@@ -202,7 +198,6 @@ def _rule(config: Any, record: Record) -> Reading:
 @over_three(
     "surrogate-forensics-all-but-ck", "Section 4, Table 3", {"precision % at least": 99.71, "recall % at least": 99.97}
 )
-@with_all_kernels
 def _filters(square: Networks, found: Mapping[str, Any]) -> Reading:
     """precision and recall >= 97 % for all but CK; F1 of CK lower both raw and as cosines"""
     others = [v for k, v in found.items() if k in SIX and k != "ck"]
@@ -212,16 +207,14 @@ def _filters(square: Networks, found: Mapping[str, Any]) -> Reading:
     return square.reading({**worst, "F1 of CK": raw, "F1 of CK as cosines": cosine}, good)
 
 
-@claim("surrogate-poison-trntk-best-clean", "Table 3", 0.585, seeds=3)
-@with_all_kernels
+@over_three("surrogate-poison-trntk-best-clean", "Table 3", 0.585)
 def _best(square: Networks, found: Mapping[str, Any]) -> Reading:
     """tau >= the others' - 0.03, clean test images"""
     clean, how = taus(square, found, "clean")
     return square.reading(clean, clean["trntk"] >= max(clean.values()) - 0.03, how)
 
 
-@claim("surrogate-poison-pntk-best-poisoned", "Table 3", 0.665, seeds=3)
-@with_all_kernels
+@over_three("surrogate-poison-pntk-best-poisoned", "Table 3", 0.665)
 def _best_poisoned(square: Networks, found: Mapping[str, Any]) -> Reading:
     """proj-pNTK among the top two"""
     poisoned, how = taus(square, found, "poisoned")
@@ -234,7 +227,6 @@ def _best_poisoned(square: Networks, found: Mapping[str, Any]) -> Reading:
     "Section 4, Tables 2 and 3",
     {"trntk": 0.191, "trntk0": 0.14, "proj-trntk": 0.172, "proj-pntk": -0.147, "em": 0.338, "ck": 0.078},
 )
-@with_all_kernels
 def _less_faithful(square: Networks, found: Mapping[str, Any]) -> Reading:
     """tau of the network trained on clean data is higher, for every kernel but proj-pNTK"""
     none = square.of("none")
@@ -246,7 +238,6 @@ def _less_faithful(square: Networks, found: Mapping[str, Any]) -> Reading:
 
 
 @over_three("surrogate-poison-cosine-top", "Section 4, Table 3", "the cosine kernels are the most faithful")
-@with_all_kernels
 def _cosine_top(square: Networks, found: Mapping[str, Any]) -> Reading:
     """the three highest taus on clean test images"""
     clean, how = taus(square, found, "clean")

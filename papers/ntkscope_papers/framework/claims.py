@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -99,12 +100,21 @@ def _joined(*words: str) -> str:
 
 
 def claim(
-    id: str, source: str, published: Any, check: str = "", *, needs: Needs = (), seeds: int = 1, stand_in: str = ""
-) -> Callable[[Read], Statement]:
+    id: str,
+    source: str,
+    published: Any,
+    check: str = "",
+    *,
+    needs: Needs = (),
+    seeds: int = 1,
+    stand_in: str = "",
+    through: Callable[..., Reading] | None = None,
+) -> Callable[[Callable[..., Any]], Statement]:
     """Decorator: the function of a configuration and a record that reads what became of one published statement.
 
     `check`: what decides it, in words; the function's docstring, where it is left out. `needs`: the legs without which nothing
-    can be said, or a function of the configuration that names them.
+    can be said, or a function of the configuration that names them. `through`: where the function judges something else than a
+    configuration and a record, the one that is given it with these two, and calls it.
 
     >>> @claim("surrogate-x", "Table 9", 0.7, needs=["network"])
     ... def accuracy(config, record):
@@ -114,12 +124,14 @@ def claim(
     >>> accuracy.verdict("x", Reading(0.65, True)).verdict, accuracy.verdict("x", Reading(0.65, True), "seeds=1").verdict
     ('reproduced', 'stand-in')
     """
-    return lambda read: Statement(id, source, published, check or words_of(read), stand_in, seeds, read, needs)
 
+    def of(judge: Callable[..., Any]) -> Statement:
+        words = check or " ".join((judge.__doc__ or "").split())
+        return Statement(
+            id, source, published, words, stand_in, seeds, partial(through, judge) if through else judge, needs
+        )
 
-def words_of(judge: Callable[..., Any]) -> str:
-    """The docstring of a function that judges a claim, on one line: its check."""
-    return " ".join((judge.__doc__ or "").split())
+    return of
 
 
 def decided(

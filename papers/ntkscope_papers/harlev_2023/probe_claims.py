@@ -19,7 +19,7 @@ from ntkscope.core import Record
 from ntkscope.measures.probe_agreement import PROBES, CollapseLayer, collapse_layer
 from ntkscope.measures.probes import GRID, grid
 from ntkscope_papers.framework import Reading, claim
-from ntkscope_papers.framework.claims import Statement, words_of
+from ntkscope_papers.framework.claims import Statement
 from ntkscope_papers.harlev_2023.probed_networks import Probed, probed
 
 SIZES = (16384, 16384, 16384, 8192, 8192, 4096, 4096, 2048, 2048)
@@ -129,7 +129,7 @@ def complete(config: Any, record: Record) -> Iterator[Network]:
 Judged = Callable[[Network], tuple[Any, bool]]
 
 
-def on_networks(judged: Judged, note: str, config: Any, record: Record) -> Reading:
+def on_networks(note: str, judged: Judged, config: Any, record: Record) -> Reading:
     """A reading of the first network; the measured values have all of them, the note says where the check holds."""
     results = {network.label: judged(network) for network in complete(config, record)}
     first, *others = results
@@ -140,9 +140,7 @@ def on_networks(judged: Judged, note: str, config: Any, record: Record) -> Readi
 
 def network_claim(id: str, source: str, published: Any, *, note: str = "") -> Callable[[Judged], Statement]:
     """Decorator: a claim that a function of one network judges, by what its docstring says."""
-    return lambda judged: claim(id, source, published, words_of(judged), needs=of_first)(
-        partial(on_networks, judged, note)
-    )
+    return claim(id, source, published, needs=of_first, through=partial(on_networks, note))
 
 
 def of_first(config: Any) -> list[str]:
@@ -319,7 +317,7 @@ def two_three(network: Network) -> tuple[Any, bool]:
 )
 def components(config: Any, record: Record) -> Reading:
     """With what an SVM that is not linear needs, where it was tried."""
-    reading = on_networks(two_three, "", config, record)
+    reading = on_networks("", two_three, config, record)
     words = [reading.note] if reading.note else []
     for name in config.networks:
         found = record.metrics.get(f"{name}/0/gaussian-svm", {})

@@ -96,14 +96,10 @@ class ConvolutionalNTK(Experiment):
         K, K_test = kernel("trntk0", model, x).dense(), kernel("trntk0", model, z, x).dense()
         return {"parameters": sum(p.numel() for p in model.parameters()), **regression(K, K_test, run.data)}
 
-    @claim(
-        "ntkreview-cntk",
-        "Section 4",
-        "the CNTK follows layer by layer from convolutions of the previous kernel",
-        "relative error of the empirical NTK of a CNN with 512 channels or more <= 5 %; mean over networks within 4"
-        " standard errors and 3/channels",
-    )
+    @claim("ntkreview-cntk", "Section 4", "the CNTK follows layer by layer from convolutions of the previous kernel")
     def limit(self, record: Record) -> Reading:
+        """relative error of the empirical NTK of a CNN with 512 channels or more <= 5 %; mean over networks within 4
+        standard errors and 3/channels"""
         found, widest = record.metrics, self.widths[-1]
         measured: dict[str, Any] = {}
         holds, agrees, worst = widest >= 512, True, 0.0
@@ -130,10 +126,10 @@ class ConvolutionalNTK(Experiment):
         "ntkreview-linearisation-5pct",
         "Section 4",
         {"points lost": LOST},
-        "exact CNTK minus linearised CNN between 1 and 10 points",
         stand_in="published for all of CIFAR-10 and deep networks; here small, shrunken subsets and few layers",
     )
     def points_lost(self, record: Record) -> Reading:
+        """exact CNTK minus linearised CNN between 1 and 10 points"""
         found = record.metrics
         measured: dict[str, Any] = {}
         judged = []

@@ -148,16 +148,18 @@ class FiniteVsInfinite(Experiment):
             "weights": [float((p.detach() - w).norm() / w.norm()) for p, w in zip(model.parameters(), started)],
         }
 
-    @claim("ntkreview-network-def", "Section 2", "Var f(x) = |x|²", "within 5 % at width >= 1000")
+    @claim("ntkreview-network-def", "Section 2", "Var f(x) = |x|²")
     def output_variance(self, record: Record) -> Reading:
+        """within 5 % at width >= 1000"""
         found = record.metrics["variance"]
         worst = max(abs(ratio - 1) for ratio in found["ratio"])
         measured = {"Var f / |x|²": [round(r, 4) for r in found["ratio"]], "sem": [round(s, 4) for s in found["sem"]]}
         note = "W with standard normal entries, no biases; W is d_h x d_{h-1} (printed d_h x h_{h-1})"
         return Reading(measured, worst <= 0.05, note)
 
-    @claim("ntkreview-csigma", "Section 2", {"relu": 2.0}, "quadrature within 1e-6")
+    @claim("ntkreview-csigma", "Section 2", {"relu": 2.0})
     def normaliser(self, record: Record) -> Reading:
+        """quadrature within 1e-6"""
         constants = {name: record.metrics["normalisers"][name] for name in formulas.FUNCTIONS}
         apart = max(abs(one["c"] / one["quadrature"] - 1) for one in constants.values())
         measured = {name: round(one["quadrature"], 8) for name, one in constants.items()}
@@ -168,23 +170,18 @@ class FiniteVsInfinite(Experiment):
         "ntkreview-sigma-recursion",
         "Section 2",
         "Σ and Σ̇ are Gaussian expectations under the previous layer's covariance",
-        "Monte Carlo within 1 % and within 4 standard errors",
     )
     def expectations(self, record: Record) -> Reading:
+        """Monte Carlo within 1 % and within 4 standard errors"""
         layers = [value for key, value in record.metrics["recursion"].items() if key != "seconds"]
         relative, errors = (max(one[key] for one in layers) for key in ("relative", "standard errors"))
         measured = {"largest relative difference": round(relative, 5), "standard errors": round(errors, 2)}
         note = f"{len(layers)} expectations: relu, erf, tanh, gelu; Σ and Σ̇ of {max(self.hidden)} layers"
         return Reading(measured, relative <= 0.01 and errors <= 4, note)
 
-    @claim(
-        "ntkreview-ntk-formula",
-        "Section 2",
-        {"example": EXAMPLE},
-        "mean of empirical NTKs at width 1024 within 3 standard errors; the printed sum equals the kernel to 1e-10",
-        seeds=12,
-    )
+    @claim("ntkreview-ntk-formula", "Section 2", {"example": EXAMPLE}, seeds=12)
     def formula(self, record: Record) -> Reading:
+        """mean of empirical NTKs at width 1024 within 3 standard errors; the printed sum equals the kernel to 1e-10"""
         near = min(self.widths, key=lambda width: abs(width - 1024))
         pairs = {L: record.metrics[f"init/{L}/{near}"]["pair"] for L in self.hidden}
         errors = max(abs(p["mean"] - p["limit"]) / p["sem"] for p in pairs.values())
@@ -202,9 +199,9 @@ class FiniteVsInfinite(Experiment):
         "ntkreview-init-theorem",
         "Section 2",
         "widths of order L⁶/ε⁴ log(L/δ) bring the NTK within (L + 1) ε with probability 1 − δ",
-        "the quantile falls with width, and the constant that the least width and depth need serves all others",
     )
     def theorem(self, record: Record) -> Reading:
+        """the quantile falls with width, and the constant that the least width and depth need serves all others"""
         quantiles = {L: [record.metrics[f"init/{L}/{m}"]["quantile"] for m in self.widths] for L in self.hidden}
         needed = {
             L: [(q / (L + 1)) ** 4 * m / (L**6 * math.log(L / DELTA)) for q, m in zip(quantiles[L], self.widths)]
@@ -221,25 +218,17 @@ class FiniteVsInfinite(Experiment):
         note = "the theorem is an upper bound with an unstated constant; errors fall as width^(-1/2), faster than it promises"
         return Reading(measured, falls and serves, note)
 
-    @claim(
-        "ntkreview-init-inverse",
-        "Section 5",
-        "ε of order (L⁶ log(L/δ) / m)^(1/4)",
-        "slope of log error against log width <= -0.25, interval included",
-    )
+    @claim("ntkreview-init-inverse", "Section 5", "ε of order (L⁶ log(L/δ) / m)^(1/4)")
     def error_slopes(self, record: Record) -> Reading:
+        """slope of log error against log width <= -0.25, interval included"""
         slopes = {L: self._start_slope(record, L, "rms") for L in self.hidden}
         measured = {f"L{L}": interval(slope) for L, slope in slopes.items()}
         note = "a bound from above: width^(-1/4) is promised, about width^(-1/2) measured"
         return Reading(measured, all(slope["high"] <= -0.25 for slope in slopes.values()), note)
 
-    @claim(
-        "ntkreview-trained-equivalence",
-        "Section 2",
-        "|f_nn − f_ntk| <= ε for small κ and a wide network",
-        "the largest difference over test points falls with width at a small κ: slope and interval below 0",
-    )
+    @claim("ntkreview-trained-equivalence", "Section 2", "|f_nn − f_ntk| <= ε for small κ and a wide network")
     def equivalence(self, record: Record) -> Reading:
+        """the largest difference over test points falls with width at a small κ: slope and interval below 0"""
         found = {kappa: self._networks(record, kappa, "difference") for kappa in self.kappas}
         slopes = {kappa: width_slope(self.train_widths, table) for kappa, table in found.items()}
         small = min(self.kappas)
@@ -253,32 +242,27 @@ class FiniteVsInfinite(Experiment):
         )
         return Reading(measured, slopes[small]["high"] < 0, note)
 
-    @claim("ntkreview-kernel-regression", "Section 2", "k(x, X) H⁻¹ y", "training targets within 1e-6")
+    @claim("ntkreview-kernel-regression", "Section 2", "k(x, X) H⁻¹ y")
     def interpolation(self, record: Record) -> Reading:
+        """training targets within 1e-6"""
         found = record.metrics["regression"]
         measured = {key: found[key] for key in ("training error", "smallest eigenvalue", "against dynamics")}
         holds = found["training error"] <= 1e-6 and found["against dynamics"] <= 1e-6
         return Reading(measured, holds, "no ridge and no jitter")
 
     @claim(
-        "ntkreview-ntk-ingredients",
-        "Section 1",
-        "the limit depends on depth, nonlinearity and initial variance alone",
-        "independent networks differ by width^(-1/2): slopes within 0.1 of -0.5",
+        "ntkreview-ntk-ingredients", "Section 1", "the limit depends on depth, nonlinearity and initial variance alone"
     )
     def independent_networks(self, record: Record) -> Reading:
+        """independent networks differ by width^(-1/2): slopes within 0.1 of -0.5"""
         slopes = {L: self._start_slope(record, L, "apart") for L in self.hidden}
         measured = {f"L{L}": interval(slope) for L, slope in slopes.items()}
         holds = all(abs(slope["slope"] + 0.5) <= 0.1 for slope in slopes.values())
         return Reading(measured, holds, "relative difference of two independent networks, slope and interval")
 
-    @claim(
-        "ntkreview-weights-move-less",
-        "Section 1",
-        "wider networks change their parameters less",
-        "relative change falls with width in every layer; slope -0.5 ± 0.15 in the first and the last",
-    )
+    @claim("ntkreview-weights-move-less", "Section 1", "wider networks change their parameters less")
     def weights(self, record: Record) -> Reading:
+        """relative change falls with width in every layer; slope -0.5 ± 0.15 in the first and the last"""
         table = self._networks(record, max(self.kappas), "weights")
         moved = [width_slope(self.train_widths, table[..., i]) for i in range(self.train_hidden + 1)]
         outer = all(abs(one["slope"] + 0.5) <= 0.15 for one in (moved[0], moved[-1]))
@@ -286,13 +270,9 @@ class FiniteVsInfinite(Experiment):
         note = "relative Frobenius norm; the inner matrices are width x width, so the same movement is width^(-1) of their norm"
         return Reading(measured, outer and all(one["high"] < 0 for one in moved), note)
 
-    @claim(
-        "ntkreview-kernel-constant",
-        "Section 1",
-        "the NTK stays fixed during training",
-        "relative change of the empirical NTK falls with width: slope and interval below 0",
-    )
+    @claim("ntkreview-kernel-constant", "Section 1", "the NTK stays fixed during training")
     def kernel_change(self, record: Record) -> Reading:
+        """relative change of the empirical NTK falls with width: slope and interval below 0"""
         plain = max(self.kappas)
         table = self._networks(record, plain, "kernel")
         slope = width_slope(self.train_widths, table)

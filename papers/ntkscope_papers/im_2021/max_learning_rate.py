@@ -110,14 +110,10 @@ class MaxLearningRates(Experiment):
     def _settings(self) -> list[str]:
         return [f"{dataset}/{hidden}" for dataset in self.datasets for hidden in self.hidden]
 
-    @claim(
-        "ntkreview-max-lr",
-        "Section 3",
-        "the largest stable learning rate is 1/λ",
-        "gradient descent on the linearised model diverges from ηλ = 1 on with Σ(f−y)²/n and from 2 on with half of it:"
-        " not at 0.99 and 1.99, at 1.01 and 2.01",
-    )
+    @claim("ntkreview-max-lr", "Section 3", "the largest stable learning rate is 1/λ")
     def linearised_model(self, record: Record) -> Reading:
+        """gradient descent on the linearised model diverges from ηλ = 1 on with Σ(f−y)²/n and from 2 on with half of it:
+        not at 0.99 and 1.99, at 1.01 and 2.01"""
         found = {key: record.metrics[f"linear/{key}"] for key in self._settings}
         holds = all(
             [one[loss]["tested"][str(times)] for times in TESTED[loss]] == [False, True]
@@ -133,13 +129,9 @@ class MaxLearningRates(Experiment):
         )
         return Reading(measured, holds, note)
 
-    @claim(
-        "ntkreview-max-lr-real",
-        "Section 3",
-        "accurate for finite networks on real data",
-        "measured threshold of a wide MLP within a factor 2 of 1/λ, for every network",
-    )
+    @claim("ntkreview-max-lr-real", "Section 3", "accurate for finite networks on real data")
     def networks(self, record: Record) -> Reading:
+        """measured threshold of a wide MLP within a factor 2 of 1/λ, for every network"""
         measured: dict[str, Any] = {}
         worst, lost = 1.0, []
         for key in self._settings:

@@ -109,13 +109,9 @@ class OptimalDepth(Experiment):
                 column["smallest eigenvalue"].append(float(torch.linalg.eigvalsh(K.dense())[0]))
         return found
 
-    @claim(
-        "ntkreview-optimal-depth-finite",
-        "Section 3",
-        "degree-k fractional variance peaks at a finite depth",
-        "largest inside the depths searched for k = 3 ... 6 (odd ones for erf)",
-    )
+    @claim("ntkreview-optimal-depth-finite", "Section 3", "degree-k fractional variance peaks at a finite depth")
     def finite(self, record: Record) -> Reading:
+        """largest inside the depths searched for k = 3 ... 6 (odd ones for erf)"""
         at = _peaks(record)
         measured = {name: list(column.values()) for name, column in at.items()}
         inside = all(2 < column[k] < self.deepest for column in at.values() for k in column if k >= 3)
@@ -130,24 +126,16 @@ class OptimalDepth(Experiment):
         )
         return Reading(measured, inside, note)
 
-    @claim(
-        "ntkreview-optimal-depth-grows",
-        "Section 3",
-        "the depth of the peak increases with k",
-        "not decreasing for k >= 1",
-    )
+    @claim("ntkreview-optimal-depth-grows", "Section 3", "the depth of the peak increases with k")
     def grows(self, record: Record) -> Reading:
+        """not decreasing for k >= 1"""
         measured = {name: list(column.values()) for name, column in _peaks(record).items()}
         holds = all(late >= early for column in measured.values() for early, late in pairwise(column))
         return Reading(measured, holds, "σ_w² = 2 for ReLU with four σ_b², and erf with σ_w² = 4, σ_b = 0")
 
-    @claim(
-        "ntkreview-optimal-depth-real",
-        "Section 3",
-        "an optimal finite depth is also seen on real data",
-        "squared test error of kernel regression is least inside the depths; both ends worse by 2 standard errors",
-    )
+    @claim("ntkreview-optimal-depth-real", "Section 3", "an optimal finite depth is also seen on real data")
     def real_data(self, record: Record) -> Reading:
+        """squared test error of kernel regression is least inside the depths; both ends worse by 2 standard errors"""
         measured, judged, outside = {}, [], []
         for dataset, bias, short in product(self.datasets, self.biases, KINDS):
             table = self._column(record, dataset, bias, short, "squared")
@@ -172,13 +160,9 @@ class OptimalDepth(Experiment):
             note += f"; with biases no inner minimum for {', '.join(outside)}"
         return Reading(measured, all(judged), note)
 
-    @claim(
-        "ntkreview-ntk-more-complex-than-ck",
-        "Section 3",
-        "for larger k the NTK has the larger fractional variance",
-        "for every k >= 2 that is not zero, at 2 and 3 weight layers and at the best depth",
-    )
+    @claim("ntkreview-ntk-more-complex-than-ck", "Section 3", "for larger k the NTK has the larger fractional variance")
     def more_complex(self, record: Record) -> Reading:
+        """for every k >= 2 that is not zero, at 2 and 3 weight layers and at the best depth"""
         wins: list[bool] = []
         measured: dict[str, Any] = {}
         for name, (*_, step) in NETS.items():

@@ -110,13 +110,9 @@ class SimplicityBias(Experiment):
             "networks": cube.network_shares(net, d, self.width, self.networks, self.outputs, run.seed),
         }
 
-    @claim(
-        "ntkreview-gp-expansion",
-        "Section 3",
-        "a sample is Σ √λ_i ω_i u_i",
-        "covariance of samples equals K within 5 standard errors in every entry",
-    )
+    @claim("ntkreview-gp-expansion", "Section 3", "a sample is Σ √λ_i ω_i u_i")
     def expansion(self, record: Record) -> Reading:
+        """covariance of samples equals K within 5 standard errors in every entry"""
         found = {name: record.metrics[f"samples/{name}"] for name in SAMPLED}
         errors = {name: one["covariance"] for name, one in found.items()}
         without = min(one["covariance without the first"] for one in found.values())
@@ -131,9 +127,9 @@ class SimplicityBias(Experiment):
         "ntkreview-dominant-eigen",
         "Section 3",
         "samples are near the dominant eigenfunction; ReLU networks are such a case",
-        "its share of the samples' variance is its fractional variance within 4 standard errors; over 1/2 for ReLU",
     )
     def dominant(self, record: Record) -> Reading:
+        """its share of the samples' variance is its fractional variance within 4 standard errors; over 1/2 for ReLU"""
         measured: dict[str, Any] = {}
         holds = True
         for name, k in (("relu", 0), ("erf", 1)):
@@ -153,9 +149,9 @@ class SimplicityBias(Experiment):
         "ntkreview-eigenspace-dim",
         "Section 3",
         "the k-th largest eigenvalue has an eigenspace of dimension d^k/k! + o(d^k)",
-        "multiplicities C(d, k); order of degrees on cube, sphere and Gaussian; C(d, k) k! / d^k tends to 1",
     )
     def eigenspaces(self, record: Record) -> Reading:
+        """multiplicities C(d, k); order of degrees on cube, sphere and Gaussian; C(d, k) k! / d^k tends to 1"""
         found, d = record.metrics, self.corners
         wanted = [math.comb(d, k) for k in range(d + 1)]
         counted = all(found[f"corners/relu {r}/{s}"]["multiplicity"] == wanted for r, s in product(RELU, KINDS))
@@ -182,27 +178,26 @@ class SimplicityBias(Experiment):
         }
         return Reading(measured, counted and all(ordered.values()) and tends, note)
 
-    @claim("ntkreview-576-5", "Section 3", {"d": 576, "k": 5, "dimensions": 5.2e11}, "rounds to 5.2e11")
+    @claim("ntkreview-576-5", "Section 3", {"d": 576, "k": 5, "dimensions": 5.2e11})
     def dimensions_of_576(self, record: Record) -> Reading:
+        """rounds to 5.2e11"""
         count = math.comb(576, 5)
         note = f"C(576, 5); 576 = 24² is not MNIST's 28² = 784 pixels, for which it is {math.comb(784, 5):.3e}"
         return Reading(count, f"{count:.1e}" == "5.2e+11", note, exact=True)
 
-    @claim("ntkreview-parity-eigenfunctions", "Section 3", "parities are eigenfunctions", "residual <= 1e-12, d = 7")
+    @claim("ntkreview-parity-eigenfunctions", "Section 3", "parities are eigenfunctions")
     def eigenfunctions(self, record: Record) -> Reading:
+        """residual <= 1e-12, d = 7"""
         return _worst_corner(record, "residual")
 
-    @claim("ntkreview-mu-by-degree", "Section 3", "eigenvalues depend on the subset's size", "spread <= 1e-12, d = 7")
+    @claim("ntkreview-mu-by-degree", "Section 3", "eigenvalues depend on the subset's size")
     def by_degree(self, record: Record) -> Reading:
+        """spread <= 1e-12, d = 7"""
         return _worst_corner(record, "spread")
 
-    @claim(
-        "ntkreview-relu-mu0-80",
-        "Section 3",
-        {"share of degree 0": CLAIMED},
-        "degree 0 is the largest in every reading, and within 0.05 of 0.8 in some",
-    )
+    @claim("ntkreview-relu-mu0-80", "Section 3", {"share of degree 0": CLAIMED})
     def relu_degree_0(self, record: Record) -> Reading:
+        """degree 0 is the largest in every reading, and within 0.05 of 0.8 in some"""
         d = max(self.dimensions)
         shares = {name: one["share"] for name, one in self._spectra(record, d, "relu", RELU).items()}
         measured = {name: round(one[0], 4) for name, one in shares.items()}
@@ -214,13 +209,9 @@ class SimplicityBias(Experiment):
         )
         return Reading(measured, largest and bool(near), note)
 
-    @claim(
-        "ntkreview-erf-mu1",
-        "Section 3",
-        "degree 1 is the largest for erf with σ_b = 0",
-        "the largest share for one or two hidden layers; even degrees below 1e-10",
-    )
+    @claim("ntkreview-erf-mu1", "Section 3", "degree 1 is the largest for erf with σ_b = 0")
     def erf_degree_1(self, record: Record) -> Reading:
+        """the largest share for one or two hidden layers; even degrees below 1e-10"""
         d = max(self.dimensions)
         spectra = self._spectra(record, d, "erf", ERF)
         measured = {name: round(one["share"][1], 4) for name, one in spectra.items()}
@@ -231,25 +222,17 @@ class SimplicityBias(Experiment):
         note = f"d = {d}, largest even share {even:.1g}; with {self.deep + 1} weight layers, d = {self.corners}, {said}"
         return Reading(measured, first and even <= 1e-10, note)
 
-    @claim(
-        "ntkreview-fractional-variance",
-        "Section 3",
-        "C(d, k) μ_k / Σ C(d, i) μ_i",
-        "shares sum to 1 and the denominator is K(x, x), both to 1e-8",
-    )
+    @claim("ntkreview-fractional-variance", "Section 3", "C(d, k) μ_k / Σ C(d, i) μ_i")
     def fractional_variance(self, record: Record) -> Reading:
+        """shares sum to 1 and the denominator is K(x, x), both to 1e-8"""
         spectra = under(record, "spectrum/").values()
         measured = {key: max(abs(one[key] - 1) for one in spectra) for key in ("sum", "trace")}
         note = f"{len(spectra)} spectra, d = {', '.join(map(str, self.dimensions))}"
         return Reading(measured, max(measured.values()) <= 1e-8, note)
 
-    @claim(
-        "ntkreview-small-eigenvalues",
-        "Section 5",
-        "small eigenvalues hardly show in the function",
-        "leaving them out changes samples by their share of the variance, within 4 standard errors",
-    )
+    @claim("ntkreview-small-eigenvalues", "Section 5", "small eigenvalues hardly show in the function")
     def small_eigenvalues(self, record: Record) -> Reading:
+        """leaving them out changes samples by their share of the variance, within 4 standard errors"""
         samples = {name: record.metrics[f"samples/{name}"]["truncation"] for name in SAMPLED}
         cut = {f"{name}, keep {k}": one for name, several in samples.items() for k, one in several.items()}
         measured = {name: [round(one["share"], 5), round(one["expected"], 5)] for name, one in cut.items()}

@@ -59,11 +59,11 @@ width_128 = on_runs(
     "conjugate-fig8-logistic",
     "Figure 8",
     "both kernels clearly beat the network in test cross-entropy and accuracy; NTK slightly ahead of CK",
-    "median CK - network accuracy >= 0.05, and median |NTK - CK| smaller than that, for each boundary",
     SMOOTH,
+    check="median CK - network accuracy >= 0.05, and median |NTK - CK| smaller than that, for each boundary",
 )(_gap)
 width_64 = on_runs(
-    "conjugate-fig9-width-64", "Figure 9", "the gap remains at width 64", "as Figure 8 at width 64", NARROW
+    "conjugate-fig9-width-64", "Figure 9", "the gap remains at width 64", NARROW, check="as Figure 8 at width 64"
 )(_gap)
 
 
@@ -71,11 +71,11 @@ width_64 = on_runs(
     "conjugate-fig10-relu-logistic",
     "Figure 10",
     "with ReLU the clear gap between kernels and network disappears",
-    "the median gap in accuracy is smaller than half of tanh's, for each boundary",
     SMOOTH,
     KINKED,
 )
 def relu(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """the median gap in accuracy is smaller than half of tanh's, for each boundary"""
     found, holds = {}, True
     for boundary in config.boundaries:
         smooth, kinked = (_gaps(rows[str(Cell(boundary, name))])[0] for name in (SMOOTH, KINKED))
@@ -112,10 +112,10 @@ def _gaps_by_ridge(config: Any, record: Record, cell: str, rows: Rows) -> dict[s
     "conjugate-fig11-evolution",
     "Figure 11",
     "kernels stay ahead, the NTK-CK gap shrinks, kernels of a hardly trained network beat the final network",
-    "kernel accuracy at the first checkpoint > network's at the last; |NTK - CK| smaller at the end; each boundary",
     SMOOTH,
 )
 def through_training(config: Any, record: Record) -> Reading:
+    """kernel accuracy at the first checkpoint > network's at the last; |NTK - CK| smaller at the end; each boundary"""
     measured: dict[str, Any] = {}
     holds = True
     for boundary in config.boundaries:
@@ -143,10 +143,10 @@ def through_training(config: Any, record: Record) -> Reading:
     "conjugate-logistic-minimiser-missing",
     "Eq. 15, Section 6",
     "Newton's method minimises the kernel logistic losses to a zero gradient",
-    "a minimum exists: the linear programme finds no separating direction in the CK's features, on every run",
     seeds=1,
 )
 def minimiser(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """a minimum exists: the linear programme finds no separating direction in the CK's features, on every run"""
     margins = {cell: np.asarray(one["margin"], dtype=float) for cell, one in rows.items()}
     measured = {
         "runs whose classes the CK separates": {
@@ -168,24 +168,21 @@ def minimiser(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-theorem-5-1",
     "Theorem 5.1, Eq. 65-67",
     "under the corner condition l_NTK <= τ1 τ2 l_CK and l_CK <= τ1 τ2 ω l_NTK",
-    "with (2τ1+1)(2τ2+1) in place of τ1 τ2, on every run and instance that satisfies the condition",
     legs=("instances",),
     seeds=1,
 )
 def theorem_5_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """with (2τ1+1)(2τ2+1) in place of τ1 τ2, on every run and instance that satisfies the condition"""
     drawn = record.metrics["instances"]
-    every = flat(rows, "theorem_5_1")
-    said = nets.known(every)
+    runs, all_hold = nets.of_theorem(rows, "theorem_5_1", "the corner condition")
     measured = {
-        "runs": len(every),
-        "runs with the corner condition": len(said),
-        "of them it holds on": sum(said),
+        **runs,
         "runs with both inequalities, condition or not": sum(flat(rows, "inequalities of 5.1")),
         "instances with the condition": drawn["corner"],
         "of these it holds on": drawn["5.1 holds"],
         "of these as printed": drawn["5.1 holds as printed"],
     }
-    holds = all(said) and 0 < drawn["corner"] == drawn["5.1 holds"]
+    holds = all_hold and 0 < drawn["corner"] == drawn["5.1 holds"]
     note = "a corner can dominate the test nodes of its four cells, so the printed τ1 τ2 is too small (Lemma 5.1)"
     return Reading(measured, holds, note)
 
@@ -194,23 +191,15 @@ def theorem_5_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-theorem-5-2",
     "Theorem 5.2, Eq. 68-70",
     "with Lipschitz scores and matching labels l_NTK <= exp(h L_NTK) l_CK and l_CK <= ω exp(h L_CK) l_NTK",
-    "with the factor (2τ1+1)(2τ2+1) in front of both constants, on every run",
     legs=("instances",),
     seeds=1,
 )
 def theorem_5_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """with the factor (2τ1+1)(2τ2+1) in front of both constants, on every run"""
     drawn = record.metrics["instances"]
-    said, printed = (nets.known(flat(rows, name)) for name in ("theorem_5_2", "theorem_5_2_printed"))
-    as_stated = flat(rows, "inequalities of 5.2")
-    measured = {
-        "runs": len(as_stated),
-        "both inequalities hold": sum(as_stated),
-        "runs with matching labels and NTK <= CK in training": len(said),
-        "of them it holds on": sum(said),
-        "of them as printed": sum(printed),
-        "instances": {key: drawn[key] for key in ("matching", "5.2 holds", "5.2 holds as printed")},
-    }
-    holds = all(said) and all(as_stated) and drawn["matching"] == drawn["5.2 holds"]
+    runs, all_hold = nets.of_inequalities(rows, "5.2", "matching labels and NTK <= CK in training")
+    measured = {**runs, "instances": {key: drawn[key] for key in ("matching", "5.2 holds", "5.2 holds as printed")}}
+    holds = all_hold and drawn["matching"] == drawn["5.2 holds"]
     steep = {cell: digits(median(one["lipschitz_ck"])) for cell, one in rows.items()}
     note = f"median L of the CK's score {steep}: exp(h L) with h = 0.339 is large, and the bound far from tight"
     return Reading(measured, holds, note)
@@ -220,10 +209,10 @@ def theorem_5_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-logistic-setting",
     "Section 6, Eq. 72",
     {"hidden layers": 2, "width": 128, "lr": 1e-5, "stop at accuracy": 0.85, "epochs": 4000, "runs": 100},
-    "every network stops at its first accuracy >= 0.85 (82 of 96), or after 4,000 epochs; 100 of each architecture",
     seeds=1,
 )
 def setting(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """every network stops at its first accuracy >= 0.85 (82 of 96), or after 4,000 epochs; 100 of each architecture"""
     stopped = flat(rows, "epochs")
     reached = [
         accuracy >= config.accuracy or count == config.epochs
@@ -248,9 +237,9 @@ def setting(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-logistic-grids",
     "Section 5.1, Section 6",
     {"N1": 11, "N2": 7, "M1": 22, "M2": 21, "train": 96, "test": 506, "h": 0.33866},
-    "counts exact; class-1 shares 0.552, 0.479 in training, 0.540, 0.494 in test; no node on a boundary",
 )
 def grids(config: Any, record: Record) -> Reading:
+    """counts exact; class-1 shares 0.552, 0.479 in training, 0.540, 0.494 in test; no node on a boundary"""
     shares, least, counts = {}, {}, {}
     options = {"intervals": config.intervals, "refinement": config.refinement, "dtype": "float64"}
     for boundary in config.boundaries:

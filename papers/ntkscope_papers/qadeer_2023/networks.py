@@ -324,7 +324,7 @@ Judged = Callable[[Any, Record, dict[str, Rows]], Reading]
 
 
 def on_runs(
-    id: str, source: str, published: Any, check: str, *networks: str, legs: Sequence[str] = (), seeds: int = 5
+    id: str, source: str, published: Any, *networks: str, check: str = "", legs: Sequence[str] = (), seeds: int = 5
 ) -> Callable[[Judged], Statement]:
     """Decorator: a claim about the trained networks of some architectures, or of all; it reads what was measured of each cell.
 
@@ -337,25 +337,37 @@ def on_runs(
         ]
         return list(dict.fromkeys([*every, *(leg.format(cell) for leg in legs for cell in config.cells(*networks))]))
 
-    def of(judged: Judged) -> Statement:
-        def read(config: Any, record: Record) -> Reading:
-            rows = {str(cell): joined(record, f"{config.key}/{cell}") for cell in config.cells(*networks)}
-            return replace(judged(config, record, rows), seeds=config.networks)
+    def read(judged: Judged, config: Any, record: Record) -> Reading:
+        rows = {str(cell): joined(record, f"{config.key}/{cell}") for cell in config.cells(*networks)}
+        return replace(judged(config, record, rows), seeds=config.networks)
 
-        return claim(id, source, published, check, needs=needs, seeds=seeds)(read)
-
-    return of
+    return claim(id, source, published, check, needs=needs, seeds=seeds, through=read)
 
 
-def on_evolution(id: str, source: str, published: Any, check: str, network: str) -> Callable[[Read], Statement]:
+def on_evolution(id: str, source: str, published: Any, network: str) -> Callable[[Read], Statement]:
     """Decorator: a claim about an architecture in training."""
 
-    def of(judged: Read) -> Statement:
-        def read(config: Any, record: Record) -> Reading:
-            return replace(judged(config, record), seeds=min(config.watched, config.networks))
+    def needs(config: Any) -> list[str]:
+        legs: list[str] = config.evolution_legs(*config.cells(network))
+        return legs
 
-        return claim(
-            id, source, published, check, needs=lambda config: config.evolution_legs(*config.cells(network)), seeds=5
-        )(read)
+    def read(judged: Read, config: Any, record: Record) -> Reading:
+        return replace(judged(config, record), seeds=min(config.watched, config.networks))
 
-    return of
+    return claim(id, source, published, needs=needs, seeds=5, through=read)
+
+
+def of_theorem(rows: Mapping[str, Rows], theorem: str, condition: str) -> tuple[dict[str, int], bool]:
+    """On how many runs that satisfy the condition a theorem holds, and whether on all."""
+    every = flat(rows, theorem)
+    said = known(every)
+    return {"runs": len(every), f"runs with {condition}": len(said), "of them it holds on": sum(said)}, all(said)
+
+
+def of_inequalities(rows: Mapping[str, Rows], theorem: str, condition: str) -> tuple[dict[str, int], bool]:
+    """The same of one whose inequalities are checked on every run, and as they are printed; "4.2"."""
+    stated, name = flat(rows, f"inequalities of {theorem}"), f"theorem_{theorem.replace('.', '_')}"
+    found, holds = of_theorem(rows, name, condition)
+    printed = {"of them as printed": sum(known(flat(rows, f"{name}_printed")))}
+    runs = {"runs": found.pop("runs"), "both inequalities hold": sum(stated)}
+    return {**runs, **found, **printed}, holds and all(stated)

@@ -56,10 +56,10 @@ def _gains(rows: dict[str, Rows]) -> tuple[dict[str, float], bool]:
     "conjugate-regression-setting",
     "Section 6, Eq. 71",
     {"N": 200, "M": 600, "hidden layers": 3, "width": 128, "epochs": 2400, "lr": 1e-3, "runs": 100},
-    "201 training and 601 test nodes, 33,409 parameters, 100 networks of each architecture",
     seeds=1,
 )
 def setting(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """201 training and 601 test nodes, 33,409 parameters, 100 networks of each architecture"""
     width = 128
     nodes = config.intervals + 1, config.intervals * config.refinement + 1
     parameters = 2 * width + (config.depth - 1) * width * (width + 1) + width + 1
@@ -81,10 +81,10 @@ def setting(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-fig3-separation",
     "Figure 3",
     "NTK and CK test errors are clearly below the network's for all three targets",
-    "median network/CK >= 10 for each target",
     SMOOTH,
 )
 def separation(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """median network/CK >= 10 for each target"""
     found = _medians(rows, "network", "ck")
     measured = {"median network/CK": found, "median test error": _errors(rows)}
     note = f"median network/NTK {_medians(rows, 'network', 'ntk')}; cut-off of the pseudo-inverse (N + 1) ε"
@@ -95,10 +95,10 @@ def separation(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-fig3-ntk-ck-similar",
     "Figure 3",
     "NTK and CK are close to each other compared with their distance from the network",
-    "median |log10 NTK/CK| < 0.5 median log10 network/CK for each target",
     SMOOTH,
 )
 def similar(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """median |log10 NTK/CK| < 0.5 median log10 network/CK for each target"""
     found = _closeness(rows)
     measured = {
         "median |log10 NTK/CK|, median log10 network/CK": found,
@@ -124,10 +124,10 @@ def _similar_at(config: Any, record: Record, cell: str, rows: Rows) -> list[floa
     "conjugate-fig3-ckj-orders-better",
     "Figure 3",
     "solving with the CK's features instead of its Gram matrix gains several orders of magnitude",
-    "median CK/CKJ >= 100 on f1 and f2; f3 reported",
     SMOOTH,
 )
 def orders_better(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """median CK/CKJ >= 100 on f1 and f2; f3 reported"""
     found, holds = _gains(rows)
     trained = {cell: digits(median(one["ckj train"])) for cell, one in rows.items()}
     note = f"median training error of CKJ {trained}: where test errors stay above it, the nodes no longer resolve the target"
@@ -138,10 +138,10 @@ def orders_better(config: Any, record: Record, rows: dict[str, Rows]) -> Reading
     "conjugate-fig4-faster-decay",
     "Figure 4",
     "kernel errors fall faster than the network's, CKJ fastest; mean of ten runs",
-    "at epoch 400 NTK and CK are below a third of the network's; CKJ < CK at every checkpoint after 200",
     SMOOTH,
 )
 def faster_decay(config: Any, record: Record) -> Reading:
+    """at epoch 400 NTK and CK are below a third of the network's; CKJ < CK at every checkpoint after 200"""
     early, late = 2 * config.every, config.every
     measured: dict[str, Any] = {}
     holds = True
@@ -156,14 +156,9 @@ def faster_decay(config: Any, record: Record) -> Reading:
     return Reading(measured, holds, f"geometric mean of {watched} networks")
 
 
-@on_runs(
-    "conjugate-fig5-width-256",
-    "Figure 5",
-    "the same at width 256, where 257 features face 201 points",
-    "the three checks of Figure 3 at width 256",
-    WIDE,
-)
+@on_runs("conjugate-fig5-width-256", "Figure 5", "the same at width 256, where 257 features face 201 points", WIDE)
 def width_256(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """the three checks of Figure 3 at width 256"""
     apart, near, (gains, gained) = _medians(rows, "network", "ck"), _closeness(rows), _gains(rows)
     holds = min(apart.values()) >= SEPARATION and all(a < APART * b for a, b in near.values()) and gained
     measured = {
@@ -179,10 +174,10 @@ def width_256(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-fig6-relu",
     "Figure 6",
     "with ReLU the separation vanishes; NTK tests worst, CK is slightly better than the network",
-    "median network/CK < 10 and median NTK test error >= median CK test error, for each target",
     KINKED,
 )
 def relu(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """median network/CK < 10 and median NTK test error >= median CK test error, for each target"""
     found, tests = _medians(rows, "network", "ck"), _errors(rows)
     holds = max(found.values()) < SEPARATION and all(one["ntk"] >= one["ck"] for one in tests.values())
     worst = {cell: one["ntk"] >= max(one["network"], one["ck"]) for cell, one in tests.items()}
@@ -191,13 +186,10 @@ def relu(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
 
 
 @nets.on_evolution(
-    "conjugate-fig7-relu-evolution",
-    "Figure 7",
-    "the ReLU order persists through training; mean of ten runs",
-    "NTK test error >= CK test error at 80 % of the checkpoints or more, over all targets",
-    KINKED,
+    "conjugate-fig7-relu-evolution", "Figure 7", "the ReLU order persists through training; mean of ten runs", KINKED
 )
 def relu_evolution(config: Any, record: Record) -> Reading:
+    """NTK test error >= CK test error at 80 % of the checkpoints or more, over all targets"""
     found, plain, total, above = {}, {}, 0, 0
     for target in config.targets:
         one = config.evolution(record, Cell(target, KINKED))
@@ -217,11 +209,11 @@ def relu_evolution(config: Any, record: Record) -> Reading:
     "conjugate-relu-ntk-overfits",
     "Section 6",
     "with ReLU the NTK machine fits training data far better than test data; its features are discontinuous",
-    "median test/train larger for NTK than for CK; across a kink NTK features jump, CK features do not",
     KINKED,
     legs=("kinks/{}",),
 )
 def ntk_overfits(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """median test/train larger for NTK than for CK; across a kink NTK features jump, CK features do not"""
     found = {
         cell: {name: digits(median(ratios(one, name, f"{name} train"))) for name in ("ntk", "ck")}
         for cell, one in rows.items()
@@ -242,11 +234,11 @@ def ntk_overfits(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-activation-agnostic-network",
     "Section 8",
     "the network's own error hardly depends on the activation, the kernel machines' errors do",
-    "median error tanh/ReLU within 0.1 ... 10 for the network and outside for CK, for each target",
     SMOOTH,
     KINKED,
 )
 def activation_agnostic(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """median error tanh/ReLU within 0.1 ... 10 for the network and outside for CK, for each target"""
     found, holds = {}, True
     for target in config.targets:
         smooth, kinked = (rows[str(Cell(target, name))] for name in (SMOOTH, KINKED))
@@ -257,13 +249,10 @@ def activation_agnostic(config: Any, record: Record, rows: dict[str, Rows]) -> R
 
 
 @on_runs(
-    "conjugate-network-in-ck-span",
-    "Eq. 26, 27, Section 8",
-    "training errors are ordered NTK <= CK <= network",
-    "NTK <= CK (1 + 1e-6) + 1e-4 and CKJ <= network, training errors of every run",
-    seeds=1,
+    "conjugate-network-in-ck-span", "Eq. 26, 27, Section 8", "training errors are ordered NTK <= CK <= network", seeds=1
 )
 def in_ck_span(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """NTK <= CK (1 + 1e-6) + 1e-4 and CKJ <= network, training errors of every run"""
     ntk, ck, ckj, net = (np.asarray(flat(rows, f"{name} train")) for name in ("ntk", "ck", "ckj", "network"))
     measured = {
         "runs": len(ntk),
@@ -276,15 +265,9 @@ def in_ck_span(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     return Reading(measured, holds, note)
 
 
-@on_runs(
-    "conjugate-beta-below-one-is-empty",
-    "Eq. 39, Theorem 4.1",
-    "most targets have β < 1",
-    "the median of 1 - β is at least 1e-6 for each target, below which the constants exceed a million",
-    SMOOTH,
-    seeds=1,
-)
+@on_runs("conjugate-beta-below-one-is-empty", "Eq. 39, Theorem 4.1", "most targets have β < 1", SMOOTH, seeds=1)
 def beta(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """the median of 1 - β is at least 1e-6 for each target, below which the constants exceed a million"""
     rest = {cell: 1 - np.asarray(one["beta"]) for cell, one in rows.items()}
     found = {cell: [digits(float(q)) for q in np.quantile(one, (0, 0.5, 1))] for cell, one in rest.items()}
     measured = {
@@ -303,21 +286,15 @@ def beta(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-theorem-4-1",
     "Theorem 4.1, Eq. 45-47",
     "with piecewise monotone residuals: NTK <= √(2τ) CK and CK <= √(2τ)/(1-β) NTK",
-    "holds on every run and instance whose residuals are monotone between training nodes",
     legs=("instances",),
     seeds=1,
 )
 def theorem_4_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
-    runs = flat(rows, "theorem_4_1")
-    said, drawn = nets.known(runs), record.metrics["instances"]
-    measured = {
-        "runs": len(runs),
-        "runs with monotone residuals": len(said),
-        "of them it holds on": sum(said),
-        "instances with monotone residuals": drawn["monotone"],
-        "of these it holds on": drawn["hold"],
-    }
-    holds = all(said) and 0 < drawn["monotone"] == drawn["hold"]
+    """holds on every run and instance whose residuals are monotone between training nodes"""
+    drawn = record.metrics["instances"]
+    runs, all_hold = nets.of_theorem(rows, "theorem_4_1", "monotone residuals")
+    measured = {**runs, "instances with monotone residuals": drawn["monotone"], "of these it holds on": drawn["hold"]}
+    holds = all_hold and 0 < drawn["monotone"] == drawn["hold"]
     note = "residuals of good fits oscillate between the nodes; instances: low polynomials on random targets, τ = 3"
     return Reading(measured, holds, note)
 
@@ -326,23 +303,15 @@ def theorem_4_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-theorem-4-2",
     "Theorem 4.2, Eq. 48-51",
     "with Lipschitz residuals: NTK² <= 4τ CK² + 8(b-a)² L²/N² and CK² <= 4τ/(1-β)² NTK² + 8(b-a)² L²/N²",
-    "both inequalities with the corrected slack 4(b-a)³ L²/N² on every run",
     legs=("instances",),
     seeds=1,
 )
 def theorem_4_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
-    as_stated = flat(rows, "inequalities of 4.2")
-    said, printed = (nets.known(flat(rows, name)) for name in ("theorem_4_2", "theorem_4_2_printed"))
+    """both inequalities with the corrected slack 4(b-a)³ L²/N² on every run"""
     drawn = record.metrics["instances"]
-    measured = {
-        "runs": len(as_stated),
-        "both inequalities hold": sum(as_stated),
-        "runs with NTK <= CK in training": len(said),
-        "of them it holds on": sum(said),
-        "of them as printed": sum(printed),
-        "instances": [drawn["4.2 said"], drawn["4.2 holds"]],
-    }
-    holds = all(as_stated) and all(said) and drawn["4.2 said"] == drawn["4.2 holds"]
+    runs, all_hold = nets.of_inequalities(rows, "4.2", "NTK <= CK in training")
+    measured = {**runs, "instances": [drawn["4.2 said"], drawn["4.2 holds"]]}
+    holds = all_hold and drawn["4.2 said"] == drawn["4.2 holds"]
     note = "corrected slack 4(b-a)³L²/N², equal to the printed 8(b-a)²L²/N² on [-1, 1]; L from the test nodes"
     return Reading(measured, holds, note)
 
@@ -351,10 +320,10 @@ def theorem_4_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     "conjugate-retrain-last-layer",
     "Section 8",
     "solving only the last layer of a trained tanh network is a cheap way to a large gain",
-    "lower test error than the network on at least 95 % of the tanh networks of each target",
     SMOOTH,
 )
 def retrained(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
+    """lower test error than the network on at least 95 % of the tanh networks of each target"""
     lower = {cell: float(np.mean(ratios(one, "retrained", "network") < 1)) for cell, one in rows.items()}
     gain = _medians(rows, "network", "retrained")
     measured = {"share with a lower test error": lower, "median network/retrained": gain}

@@ -160,8 +160,9 @@ def _rounded(values: Mapping[str, float], digits: int = 4) -> dict[str, float]:
     return {key: round(value, digits) for key, value in values.items()}
 
 
-@claim("linearized-99-9983", "Table 1", {"errors": 1, "n": 60000}, "100 · 59999/60000 is 99.9983")
+@claim("linearized-99-9983", "Table 1", {"errors": 1, "n": 60000})
 def _one_error(config: Any, record: Record) -> Reading:
+    """100 · 59999/60000 is 99.9983"""
     value = 100 * 59999 / 60000
     return Reading(round(value, 5), f"{value:.4f}" == "99.9983", exact=True)
 
@@ -170,9 +171,9 @@ def _one_error(config: Any, record: Record) -> Reading:
     "linearized-binary-setting",
     "Section 4.3",
     {"lr": 0.01, "epochs": 200, "outputs": 1, "targets": "0 against the rest"},
-    "configuration; every pair shares w₀ and batches by fingerprint",
 )
 def _setting(config: Any, record: Record) -> Reading:
+    """configuration; every pair shares w₀ and batches by fingerprint"""
     pairs = paired(record, "sgd", TASK.values())
     if not pairs:
         return lacking("sgd/standard/x1", "sgd/shifted/x1")
@@ -187,9 +188,9 @@ def _setting(config: Any, record: Record) -> Reading:
     "linearized-binary-agree-from-x5",
     "Section 4.3",
     {"test_difference": {"x5": 0.07, "x10": 0.04, "x25": 0.04, "x60": -0.01}},
-    "LeNet minus linearisation at most 0.15 points in test from x5 on; to the second decimal, as worded, at x60 alone",
 )
 def _agree(config: Any, record: Record) -> Reading:
+    """LeNet minus linearisation at most 0.15 points in test from x5 on; to the second decimal, as worded, at x60 alone"""
     lin, net = (descent(record, "standard", kind, "test") for kind in ("linear", "network"))
     wide = [width for width in lin if width in net and float(width[1:]) >= 5]
     if not wide:
@@ -198,13 +199,9 @@ def _agree(config: Any, record: Record) -> Reading:
     return Reading(_rounded(found), all(value <= 0.15 for value in found.values()))
 
 
-@claim(
-    "linearized-binary-lin60-equals-lenet",
-    "Section 4.3",
-    {"lin60": {"test": 99.89, "train": 100}},
-    "linearisation at x60: test within 0.06 of LeNet's, train at least 99.99",
-)
+@claim("linearized-binary-lin60-equals-lenet", "Section 4.3", {"lin60": {"test": 99.89, "train": 100}})
 def _lin60(config: Any, record: Record) -> Reading:
+    """linearisation at x60: test within 0.06 of LeNet's, train at least 99.99"""
     lin, net = (descent(record, "standard", kind, "test") for kind in ("linear", "network"))
     if "x60" not in lin or not net:
         return lacking("sgd/standard/x60/linear")
@@ -215,13 +212,9 @@ def _lin60(config: Any, record: Record) -> Reading:
     )
 
 
-@claim(
-    "linearized-binary-gap-smaller",
-    "Section 4.3",
-    {"train_gap": {"standard x1": 0.58, "shifted x1": 4.35}},
-    "LeNet minus linearisation in training at x1: shifted above standard above 0.2",
-)
+@claim("linearized-binary-gap-smaller", "Section 4.3", {"train_gap": {"standard x1": 0.58, "shifted x1": 4.35}})
 def _gap(config: Any, record: Record) -> Reading:
+    """LeNet minus linearisation in training at x1: shifted above standard above 0.2"""
     found = {}
     for task in TASK.values():
         net, lin = (descent(record, task, kind, "train").get("x1") for kind in ("network", "linear"))
@@ -235,9 +228,9 @@ def _gap(config: Any, record: Record) -> Reading:
     "linearized-shift-train-below-test",
     "Table 2",
     {"lin_test_minus_train": {"x1": 0.06, "x2": 0.22, "x5": 0.07, "x10": 0.06, "x25": 0.02, "x60": -0.06}},
-    "shifts redrawn: linearised test minus train above -0.15 at every width, LeNet below 100 in training",
 )
 def _below(config: Any, record: Record) -> Reading:
+    """shifts redrawn: linearised test minus train above -0.15 at every width, LeNet below 100 in training"""
     train, test = (descent(record, "shifted", "linear", where) for where in ("train", "test"))
     net = descent(record, "shifted", "network", "train")
     if not train or not net:
@@ -248,8 +241,9 @@ def _below(config: Any, record: Record) -> Reading:
     return Reading({"test minus train": _rounded(found), "LeNet train": _rounded(net)}, holds, note)
 
 
-@claim("linearized-solver-perfect-train", "Section 4.3", {"train": 100}, "every width at least 99.99, both tasks")
+@claim("linearized-solver-perfect-train", "Section 4.3", {"train": 100})
 def _perfect(config: Any, record: Record) -> Reading:
+    """every width at least 99.99, both tasks"""
     found = {f"{task} {width}": v for task in TASK.values() for width, v in solver(record, task, "train").items()}
     wanted = [(task, width) for task in TASK.values() for width in WIDTHS[:3]]
     if lacks := [f"solver/{task}/{width}" for task, width in wanted if f"{task} {width}" not in found]:
@@ -257,13 +251,9 @@ def _perfect(config: Any, record: Record) -> Reading:
     return Reading(_rounded(found), all(value >= 99.99 for value in found.values()))
 
 
-@claim(
-    "linearized-solver-overfits-x1",
-    "Section 4.3",
-    {"standard": 1.81, "shifted": 9.43},
-    "SGD minus solver in test at x1: above 0.5 (standard), above 3 (shifted)",
-)
+@claim("linearized-solver-overfits-x1", "Section 4.3", {"standard": 1.81, "shifted": 9.43})
 def _overfits(config: Any, record: Record) -> Reading:
+    """SGD minus solver in test at x1: above 0.5 (standard), above 3 (shifted)"""
     found, holds = {}, True
     for task, least in (("standard", 0.5), ("shifted", 3.0)):
         sgd = descent(record, task, "linear", "test").get("x1")
@@ -279,9 +269,9 @@ def _overfits(config: Any, record: Record) -> Reading:
     "linearized-solver-x2-x5-fine",
     "Section 4.3",
     {"standard": {"x2": 99.86, "x5": 99.89}, "shifted": {"x2": 98.7, "x5": 99.17}},
-    "standard: within 0.1 of LeNet; shifted: within 0.5 of the linearisation by SGD",
 )
 def _fine(config: Any, record: Record) -> Reading:
+    """standard: within 0.1 of LeNet; shifted: within 0.5 of the linearisation by SGD"""
     found, holds, lacks = {}, True, []
     for task, kind, most in (("standard", "network", 0.1), ("shifted", "linear", 0.5)):
         solved, other = solver(record, task, "test"), descent(record, task, kind, "test")
@@ -294,13 +284,9 @@ def _fine(config: Any, record: Record) -> Reading:
     return lacking(*lacks) if lacks else Reading(_rounded(found), holds)
 
 
-@claim(
-    "linearized-solver-memory",
-    "Section 4.3",
-    {"float32_GB": {"x1": 14.6, "x2": 58.3, "x5": 363, "x10": 1453}},
-    "60,000 gradients of 4 bytes a number are 1.45 TB at x10",
-)
+@claim("linearized-solver-memory", "Section 4.3", {"float32_GB": {"x1": 14.6, "x2": 58.3, "x5": 363, "x10": 1453}})
 def _memory(config: Any, record: Record) -> Reading:
+    """60,000 gradients of 4 bytes a number are 1.45 TB at x10"""
     parameters = {"x1": 60_941, "x2": 242_841, "x5": 1_514_301, "x10": 6_052_601}
     found = {width: round(60_000 * p * 4 / 1e9, 1) for width, p in parameters.items()}
     note = "the Gram matrix that is used here instead is 29 GB in double precision at every width"
@@ -308,12 +294,10 @@ def _memory(config: Any, record: Record) -> Reading:
 
 
 @claim(
-    "linearized-regularised-solver",
-    "Section 4.3",
-    "regularisation should raise test and lower training accuracy at x1",
-    "standard, x1: some ridge has test at least 99.4 with train below 100",
+    "linearized-regularised-solver", "Section 4.3", "regularisation should raise test and lower training accuracy at x1"
 )
 def _regularised(config: Any, record: Record) -> Reading:
+    """standard, x1: some ridge has test at least 99.4 with train below 100"""
     runs = solver_runs(record, "standard").get("x1")
     if runs is None:
         return lacking("solver/standard/x1")
@@ -323,13 +307,9 @@ def _regularised(config: Any, record: Record) -> Reading:
     return Reading(measured, bool(good), f"ridges with both: {', '.join(f'{ridge:g}' for ridge in good) or 'none'}")
 
 
-@claim(
-    "linearized-other-digits",
-    "Section 4.3",
-    "other digits behave alike",
-    "another digit, solver or SGD: linearisation x1 < x5 <= LeNet + 0.1 in test (without SGD: solver x1 < x5)",
-)
+@claim("linearized-other-digits", "Section 4.3", "other digits behave alike")
 def _digits(config: Any, record: Record) -> Reading:
+    """another digit, solver or SGD: linearisation x1 < x5 <= LeNet + 0.1 in test (without SGD: solver x1 < x5)"""
     others = [digit for digit in config.digits if digit]
     if not others:
         return lacking("sgd/standard/x1")
@@ -345,13 +325,9 @@ def _digits(config: Any, record: Record) -> Reading:
     return lacking("sgd/standard/x1", "sgd/standard/x5")
 
 
-@claim(
-    "linearized-lin-monotone-width",
-    "Tables 1 and 2",
-    "linearised accuracy never falls with width",
-    "not by more than 0.05 points, both tasks, training and test",
-)
+@claim("linearized-lin-monotone-width", "Tables 1 and 2", "linearised accuracy never falls with width")
 def _monotone(config: Any, record: Record) -> Reading:
+    """not by more than 0.05 points, both tasks, training and test"""
     found: dict[str, Any] = {}
     for task in TASK.values():
         for where in ("train", "test"):

@@ -104,13 +104,9 @@ class EffectiveRanks(Experiment):
     def tangent(self, run: Run, model: nn.Module, dtype: torch.dtype) -> Tangent:
         return Tangent(model.to(run.device), dtype=dtype, device=run.device, memory=self.memory, certify="sampled")
 
-    @claim(
-        "linearized-effective-rank-def",
-        "Section 4.2",
-        "exp of the entropy of singular values that sum to 1",
-        "n for the identity, 1 for rank one, at most the rank; both readings reported",
-    )
+    @claim("linearized-effective-rank-def", "Section 4.2", "exp of the entropy of singular values that sum to 1")
     def definition(self, record: Record) -> Reading:
+        """n for the identity, 1 for rank one, at most the rank; both readings reported"""
         steps = torch.arange(1.0, 6.0)
         low = torch.outer(steps, steps) + torch.diag(torch.tensor([1.0, 1.0, 0, 0, 0]))
         found = {
@@ -123,13 +119,9 @@ class EffectiveRanks(Experiment):
         note = "the figure's wording is read as the Jacobian's; the kernel's beside it"
         return Reading(found, holds, note, exact=True)
 
-    @claim(
-        "linearized-effective-rank-lenet",
-        "Figure 6",
-        {"samples": 600, "full_rank": 6000},
-        "rises over x1, x2, x5, x10; all below 3000; rises less on shifted digits",
-    )
+    @claim("linearized-effective-rank-lenet", "Figure 6", {"samples": 600, "full_rank": 6000})
     def lenet_ranks(self, record: Record) -> Reading:
+        """rises over x1, x2, x5, x10; all below 3000; rises less on shifted digits"""
         rows, shifted = (by_width(record, f"lenet/{name}/") for name in DIGITS)
         both_widths = [w for w in rows if w in shifted]
         if len(both_widths) < 2:
@@ -151,10 +143,10 @@ class EffectiveRanks(Experiment):
         "linearized-effective-rank-alexnet",
         "Figure 6",
         "far below 6000, rises marginally with width",
-        "rises with width, below 3000",
         stand_in=STAND_IN,
     )
     def alexnet_ranks(self, record: Record) -> Reading:
+        """rises with width, below 3000"""
         rows = by_width(record, "alexnet/")
         if len(rows) < 2:
             return lacking("alexnet")
@@ -165,9 +157,9 @@ class EffectiveRanks(Experiment):
         "linearized-singular-values",
         "Figure 7",
         "width raises the smallest non-vanishing singular values and lowers the condition number",
-        "5th percentile of the non-zero ones over the largest rises from x1 to x10; condition number x1/x10 above 1",
     )
     def singular_values(self, record: Record) -> Reading:
+        """5th percentile of the non-zero ones over the largest rises from x1 to x10; condition number x1/x10 above 1"""
         rows = by_width(record, "lenet/standard/")
         if "x1" not in rows or "x10" not in rows:
             return lacking("lenet/standard/x1", "lenet/standard/x10")
@@ -179,9 +171,9 @@ class EffectiveRanks(Experiment):
         "linearized-rank-deficiency",
         "Section 4.2",
         {"rows": {"CIFAR-10": 500_000, "MNIST": 600_000}, "params": {"x1": 61_706, "x2": 244_362, "x5": 1_518_090}},
-        "parameters at x1 and x2 below, at x5 above the rows",
     )
     def rank_deficiency(self, record: Record) -> Reading:
+        """parameters at x1 and x2 below, at x5 above the rows"""
         found = {f"x{w}": parameters(width=w) for w in (1, 2, 5)}
         return Reading(found, found["x1"] < found["x2"] < 500_000 < 600_000 < found["x5"], exact=True)
 

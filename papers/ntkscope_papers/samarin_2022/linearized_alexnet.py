@@ -84,33 +84,25 @@ class LinearizedAlexnet(Experiment):
         notes = [*made.notes, *(["products rounded to TF32 where the device can"] * recipe.tf32)]
         return {**found, "fit_seconds": round(made.seconds, 1), "notes": notes}
 
-    @claim(
-        "linearized-alexnet-params",
-        "Section 3",
-        60_000_000,
-        "57.0 million with 10 outputs, 61.1 million with 1,000, to which the round figure belongs",
-    )
+    @claim("linearized-alexnet-params", "Section 3", 60_000_000)
     def parameter_count(self, record: Record) -> Reading:
+        """57.0 million with 10 outputs, 61.1 million with 1,000, to which the round figure belongs"""
         found = {f"{outputs} outputs": parameters("alexnet", classes=outputs) for outputs in (10, 1000)}
         return Reading(found, found == {"10 outputs": 57_044_810, "1000 outputs": 61_100_840}, exact=True)
 
-    @claim(
-        "linearized-alexnet-overparam",
-        "Section 4.2",
-        {"images": 13_000, "rows": 130_000},
-        "more parameters than the 10 · 13,000 rows",
-    )
+    @claim("linearized-alexnet-overparam", "Section 4.2", {"images": 13_000, "rows": 130_000})
     def overparametrised(self, record: Record) -> Reading:
+        """more parameters than the 10 · 13,000 rows"""
         return Reading({"parameters": 57_044_810, "rows": 130_000}, 57_044_810 > 130_000, "arithmetic", exact=True)
 
     @claim(
         "linearized-best-hparams-alexnet",
         "Section 4.1",
         {"linearised": {"lr": 1, "weight_decay": 5e-7}, "standard": {"lr": 0.1, "weight_decay": 5e-6}},
-        "linearisation at x1: lr 1 at least as good in test as lr 0.1",
         stand_in=STAND_IN,
     )
     def rates(self, record: Record) -> Reading:
+        """linearisation at x1: lr 1 at least as good in test as lr 0.1"""
         best, shared = (by_width(record, "", f"/{name}") for name in ("linear", "shared"))
         width = next(iter(best), None)
         if width is None or width not in shared:
@@ -122,10 +114,10 @@ class LinearizedAlexnet(Experiment):
         "linearized-snakes-gap",
         "Figure 5",
         {"best": {"x1": 20.4, "x4": 18.56}, "shared": "above 20 at all widths"},
-        "a gap above 0 at every width: a stand-in tests the sign alone",
         stand_in=STAND_IN,
     )
     def gap(self, record: Record) -> Reading:
+        """a gap above 0 at every width: a stand-in tests the sign alone"""
         found = {width: round(net["test"] - lin["test"], 2) for width, (net, lin) in pairs(record, "").items()}
         if not found:
             return lacking("x1")
@@ -135,10 +127,10 @@ class LinearizedAlexnet(Experiment):
         "linearized-snakes-trend",
         "Figure 5",
         "width hardly affects AlexNet, strongly lowers the linearisation's training error",
-        "x1 to x2: linearised training accuracy rises, by more than AlexNet's test accuracy moves",
         stand_in=STAND_IN,
     )
     def trend(self, record: Record) -> Reading:
+        """x1 to x2: linearised training accuracy rises, by more than AlexNet's test accuracy moves"""
         both = list(pairs(record, "").values())
         if len(both) < 2:
             return lacking("x1", "x2")

@@ -88,14 +88,9 @@ EQUATIONS = [
 ]
 
 
-@claim(
-    "linearized-nearest-onehot",
-    "Section 3",
-    "the nearest one-hot vector is the argmax",
-    "on all of 1,000 random outputs",
-    needs=["identities"],
-)
+@claim("linearized-nearest-onehot", "Section 3", "the nearest one-hot vector is the argmax", needs=["identities"])
 def _nearest(config: Any, record: Record) -> Reading:
+    """on all of 1,000 random outputs"""
     found = record.metrics["identities"]["nearest"]
     return Reading(found, found == 1.0, exact=True)
 
@@ -106,29 +101,25 @@ def parameters(network: str = "lenet", **options: Any) -> int:
         return sum(p.numel() for p in models.build(network, seed=None, **options).parameters())
 
 
-@claim(
-    "linearized-lenet-params", "Section 3", {"x1": 60000, "x2": 240000}, "exact counts within 5 % of 60,000 · factor²"
-)
+@claim("linearized-lenet-params", "Section 3", {"x1": 60000, "x2": 240000})
 def _counts(config: Any, record: Record) -> Reading:
+    """exact counts within 5 % of 60,000 · factor²"""
     found = {f"x{width}": parameters(width=width) for width in (1, 2, 5, 10, 25, 60)}
     holds = all(abs(count / (60_000 * int(name[1:]) ** 2) - 1) <= 0.05 for name, count in found.items())
     return Reading(found, holds, "28x28 images padded by 2; without padding 44,426 at x1", exact=True)
 
 
-@claim(
-    "linearized-params-at-max-width",
-    "Section 3",
-    {"LeNet x60": 216e6, "AlexNet x4": 960e6},
-    "LeNet x60 within 1 %; AlexNet x4 as printed is 5 % too many: 60 million are those of 1,000 outputs",
-)
+@claim("linearized-params-at-max-width", "Section 3", {"LeNet x60": 216e6, "AlexNet x4": 960e6})
 def _widest(config: Any, record: Record) -> Reading:
+    """LeNet x60 within 1 %; AlexNet x4 as printed is 5 % too many: 60 million are those of 1,000 outputs"""
     found = {"LeNet x60": parameters(width=60), "AlexNet x4": parameters("alexnet", width=4)}
     note = "AlexNet x4 has 911.8 million with 10 outputs; 960 million are 16 times the 60 million of 1,000 outputs"
     return Reading(found, abs(found["LeNet x60"] / 216e6 - 1) <= 0.01, note, exact=True)
 
 
-@claim("linearized-shift-quarter", "Section 4.1", {"max_shift": 7, "side": 28}, "7/28 is 1/4")
+@claim("linearized-shift-quarter", "Section 4.1", {"max_shift": 7, "side": 28})
 def _quarter(config: Any, record: Record) -> Reading:
+    """7/28 is 1/4"""
     return Reading(7 / 28, 7 / 28 == 0.25, exact=True)
 
 
@@ -136,9 +127,9 @@ def _quarter(config: Any, record: Record) -> Reading:
     "linearized-training-setting",
     "Section 4",
     {"epochs": 100, "batch": 32, "momentum": 0.9, "lr drop": "10 every 30 epochs on CIFAR-10"},
-    "pairs share initial weights and batches, by fingerprint",
 )
 def _setting(config: Any, record: Record) -> Reading:
+    """pairs share initial weights and batches, by fingerprint"""
     pairs = read.paired(record, "train", read.TASKS)
     if not pairs:
         return lacking(*legs_of("mnist", 1))
@@ -154,24 +145,19 @@ def _setting(config: Any, record: Record) -> Reading:
     "linearized-hparam-grid",
     "Section 4",
     {"lr": [1, 0.1, 0.01, 0.001], "weight_decay": [5e-4, 5e-5, 5e-6, 5e-7, 5e-8]},
-    "configuration; every point was trained at x1 for both models",
     needs=GRIDS,
 )
 def _grid(config: Any, record: Record) -> Reading:
+    """configuration; every point was trained at x1 for both models"""
     found = {kind: len(record.metrics[f"grid/mnist/{kind}"]["points"]) for kind in ("network", "linear")}
     return Reading(
         found, all(count == 20 for count in found.values()), "20 epochs at x1; other widths use lr 0.1, 5e-5"
     )
 
 
-@claim(
-    "linearized-best-hparams-lenet",
-    "Section 4.1",
-    {"lr": 0.1, "weight_decay": 5e-5},
-    "at x1 on MNIST within 0.5 points of the best point of the grid, chosen by validation",
-    needs=GRIDS,
-)
+@claim("linearized-best-hparams-lenet", "Section 4.1", {"lr": 0.1, "weight_decay": 5e-5}, needs=GRIDS)
 def _best(config: Any, record: Record) -> Reading:
+    """at x1 on MNIST within 0.5 points of the best point of the grid, chosen by validation"""
     measured, holds = {}, True
     for kind in ("network", "linear"):
         points = record.metrics[f"grid/mnist/{kind}"]["points"]
@@ -236,13 +222,9 @@ def _ceiling(record: Record) -> str:
     return "; ".join(words)
 
 
-@claim(
-    "linearized-mnist-lenet-flat",
-    "Figure 2",
-    "LeNet gains almost nothing from width",
-    "LeNet within 0.5 points at all widths; linearisation gains at least 2 from x1 to x10",
-)
+@claim("linearized-mnist-lenet-flat", "Figure 2", "LeNet gains almost nothing from width")
 def _flat(config: Any, record: Record) -> Reading:
+    """LeNet within 0.5 points at all widths; linearisation gains at least 2 from x1 to x10"""
     found = table(record, "mnist")
     if "x1" not in found or "x10" not in found:
         return lacking(*legs_of("mnist", 1, 10))
@@ -257,13 +239,9 @@ def _ends(found: Sequence[int]) -> tuple[int, int] | None:
     return (1, found[-1]) if 1 in found and found[-1] > 1 else None
 
 
-@claim(
-    "linearized-trajectories",
-    "Supp. Figure A.2",
-    "statistics of outputs become alike with width",
-    "distance of means and deviations of outputs over training smaller at the widest than at x1",
-)
+@claim("linearized-trajectories", "Supp. Figure A.2", "statistics of outputs become alike with width")
 def _trajectories(config: Any, record: Record) -> Reading:
+    """distance of means and deviations of outputs over training smaller at the widest than at x1"""
     ends = _ends(read.widths(record, "mnist"))
     if ends is None:
         return lacking(*legs_of("mnist", 1, 10))
@@ -271,13 +249,9 @@ def _trajectories(config: Any, record: Record) -> Reading:
     return Reading(found, found[f"x{ends[1]}"] < found["x1"])
 
 
-@claim(
-    "linearized-lazy-similarity",
-    "Figure 1",
-    "wide networks and linearisations predict alike",
-    "agreement on test images higher at the widest than at x1",
-)
+@claim("linearized-lazy-similarity", "Figure 1", "wide networks and linearisations predict alike")
 def _alike(config: Any, record: Record) -> Reading:
+    """agreement on test images higher at the widest than at x1"""
     measured, holds = {}, True
     for task in read.TASKS:
         ends = _ends(read.compared(record, task))
@@ -289,13 +263,9 @@ def _alike(config: Any, record: Record) -> Reading:
     return Reading(measured, holds) if measured else lacking(*legs_of("mnist", 1, 10))
 
 
-@claim(
-    "linearized-logreg",
-    "Section 4.1",
-    {"train": 93, "test": 92},
-    "test in 91.5 ... 93, train in 92 ... 94.5; LinLeNet x1 test 0.5 to 4 points better",
-)
+@claim("linearized-logreg", "Section 4.1", {"train": 93, "test": 92})
 def _pixels(config: Any, record: Record) -> Reading:
+    """test in 91.5 ... 93, train in 92 ... 94.5; LinLeNet x1 test 0.5 to 4 points better"""
     found = record.metrics.get("pixels")
     if found is None or 1 not in read.widths(record, "mnist"):
         return lacking("pixels", *legs_of("mnist", 1))
@@ -304,13 +274,9 @@ def _pixels(config: Any, record: Record) -> Reading:
     return Reading(measured, 91.5 <= found["test"] <= 93 and 92 <= found["train"] <= 94.5 and 0.5 <= lead <= 4)
 
 
-@claim(
-    "linearized-cifar-lin60-over-lenet1",
-    "Figure 4",
-    "LinLeNet x60 beats LeNet x1 in training and test",
-    "sign of both differences, at x60",
-)
+@claim("linearized-cifar-lin60-over-lenet1", "Figure 4", "LinLeNet x60 beats LeNet x1 in training and test")
 def _colour60(config: Any, record: Record) -> Reading:
+    """sign of both differences, at x60"""
     found = read.widths(record, "cifar10")
     if 60 not in found or 1 not in found:
         return lacking(*legs_of("cifar10", 1, 60))
@@ -328,9 +294,9 @@ def _colour60(config: Any, record: Record) -> Reading:
         "x1": {"MNIST": 4.67, "shifted": 27.65, "CIFAR-10": 20.22},
         "x60": {"MNIST": 0.48, "shifted": 3.91, "CIFAR-10": 13.17},
     },
-    "MNIST smallest at every width; shifted below CIFAR-10 at the widest only, as the figures say and the prose does not",
 )
 def _difficulty(config: Any, record: Record) -> Reading:
+    """MNIST smallest at every width; shifted below CIFAR-10 at the widest only, as the figures say and the prose does not"""
     both = [w for w in read.widths(record, "mnist") if all(w in read.widths(record, task) for task in read.TASKS)]
     if not both:
         return lacking(*(leg for task in read.TASKS for leg in legs_of(task, 1)))
@@ -344,13 +310,9 @@ def _difficulty(config: Any, record: Record) -> Reading:
     return Reading(found, smallest, note, wider)
 
 
-@claim(
-    "linearized-gap-closes-with-width",
-    "Figure 1",
-    "the gap shrinks because the linearisation improves",
-    "on MNIST and shifted MNIST the gap falls with every width, and the linearisation gains more than the network",
-)
+@claim("linearized-gap-closes-with-width", "Figure 1", "the gap shrinks because the linearisation improves")
 def _closes(config: Any, record: Record) -> Reading:
+    """on MNIST and shifted MNIST the gap falls with every width, and the linearisation gains more than the network"""
     measured, holds = {}, True
     for task in ("mnist", "shifted"):
         ends = _ends(read.widths(record, task))
@@ -364,13 +326,9 @@ def _closes(config: Any, record: Record) -> Reading:
     return Reading(measured, holds)
 
 
-@claim(
-    "linearized-double-precision",
-    "Section 4",
-    "no striking difference in double precision",
-    "x1 on MNIST, same seed: within 0.3 points, or the spread of seeds if larger",
-)
+@claim("linearized-double-precision", "Section 4", "no striking difference in double precision")
 def _double(config: Any, record: Record) -> Reading:
+    """x1 on MNIST, same seed: within 0.3 points, or the spread of seeds if larger"""
     lacks = [f"double/mnist/{kind}" for kind in ("network", "linear") if f"double/mnist/{kind}" not in record.metrics]
     if lacks or 1 not in read.widths(record, "mnist"):
         return lacking(*lacks, *legs_of("mnist", 1))
@@ -384,13 +342,9 @@ def _double(config: Any, record: Record) -> Reading:
     return Reading(measured, holds)
 
 
-@claim(
-    "linearized-l2-vs-ce",
-    "Section 3",
-    "squared error trains to similar accuracy as cross-entropy",
-    "test within 0.5 points on MNIST, 4 on CIFAR-10",
-)
+@claim("linearized-l2-vs-ce", "Section 3", "squared error trains to similar accuracy as cross-entropy")
 def _entropy(config: Any, record: Record) -> Reading:
+    """test within 0.5 points on MNIST, 4 on CIFAR-10"""
     measured, lacks, plain = {}, [], []
     for task, most in (("mnist", 0.5), ("cifar10", 4.0)):
         other = record.metrics.get(f"cross-entropy/{task}")

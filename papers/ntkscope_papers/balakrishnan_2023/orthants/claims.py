@@ -44,13 +44,10 @@ def _printed(model: str) -> dict[str, float]:
 
 
 @claim(
-    "relu-orthant-data",
-    "Section 4.1",
-    {"dimension": 7, "orthants": 128, "train": 25400, "test": 25600},
-    "those counts, every item within 1e-5 of its shell, no training item in the empty orthant",
-    needs=["data"],
+    "relu-orthant-data", "Section 4.1", {"dimension": 7, "orthants": 128, "train": 25400, "test": 25600}, needs=["data"]
 )
 def data(config: Any, record: Record) -> Reading:
+    """those counts, every item within 1e-5 of its shell, no training item in the empty orthant"""
     found = record.metrics["data"]
     names = ("train", "test", "orthants", "largest distance from a shell", "training items in the empty orthant")
     filled = found["orthants"] - 1
@@ -66,11 +63,11 @@ def data(config: Any, record: Record) -> Reading:
     "relu-ntk-definition",
     "Section 2",
     "the tangent kernel is the inner product of output gradients",
-    "product and pairs within 1e-5 (relative), symmetric, smallest eigenvalue >= -1e-6 of the largest, logit and"
-    " probability",
     needs=["definition"],
 )
 def definition(config: Any, record: Record) -> Reading:
+    """product and pairs within 1e-5 (relative), symmetric, smallest eigenvalue >= -1e-6 of the largest, logit and
+    probability"""
     found = record.metrics["definition"]
     measured = {name: found[name] for name in ("error", "asymmetry", "smallest eigenvalue")}
     holds = found["error"] <= 1e-5 and found["asymmetry"] <= 1e-5 and found["smallest eigenvalue"] >= -1e-6
@@ -207,14 +204,9 @@ TANGENTS = [
 ]
 
 
-@claim(
-    "relu-t1-ci-implied-n",
-    "Table 1",
-    {"n": 50_000},
-    "n recomputed from each of the 17 non-zero half-widths within 0.3 % of 50,000",
-    needs=["arithmetic"],
-)
+@claim("relu-t1-ci-implied-n", "Table 1", {"n": 50_000}, needs=["arithmetic"])
 def implied(config: Any, record: Record) -> Reading:
+    """n recomputed from each of the 17 non-zero half-widths within 0.3 % of 50,000"""
     found = record.metrics["arithmetic"]["implied n"]
     note = (
         "erratum: the set-up gives 200 and 25,400 items, five runs 1,000 and 127,000; intervals over items ignore runs"
@@ -222,15 +214,9 @@ def implied(config: Any, record: Record) -> Reading:
     return Reading(found, found["entries"] == 17 and found["largest deviation from 50,000"] <= 0.003, note, exact=True)
 
 
-@claim(
-    "relu-t1-nn-at-least-ntk",
-    "Table 1, Section 4.2.1",
-    {"pairs holding": "10 of 10"},
-    "mean over seeds of NN - NTK of the same seed >= -0.02 in both columns, at all depths but at most one",
-    needs=EVERY,
-    seeds=RUNS,
-)
+@claim("relu-t1-nn-at-least-ntk", "Table 1, Section 4.2.1", {"pairs holding": "10 of 10"}, needs=EVERY, seeds=RUNS)
 def at_least(config: Any, record: Record) -> Reading:
+    """mean over seeds of NN - NTK of the same seed >= -0.02 in both columns, at all depths but at most one"""
     if absent := [f"svm/ntk/{depth}" for depth in DEPTHS if not read.tangent_of(record, depth, JUDGED)]:
         return lacking(*absent)
     measured, failing, fewest = {}, {}, 10**9
@@ -252,28 +238,20 @@ def _fewest(record: Record) -> int:
     return min(len(read.networks_of(record, depth)) for depth in DEPTHS)
 
 
-def by_depth(id: str, source: str, published: Any, check: str, column: str) -> Callable[[Judged], Statement]:
+def by_depth(id: str, source: str, published: Any, column: str) -> Callable[[Judged], Statement]:
     """Decorator: a claim about mean accuracies of the networks of every depth, in the empty orthant or in the others."""
 
-    def of(judged: Judged) -> Statement:
-        def reading(config: Any, record: Record) -> Reading:
-            rows = {d: interval((row[column] for row in read.networks_of(record, d)), SHARE) for d in DEPTHS}
-            holds, note = judged(record, {depth: row["mean"] for depth, row in rows.items()})
-            return Reading({str(d): short(row) for d, row in rows.items()}, holds, note, seeds=_fewest(record))
+    def reading(judged: Judged, config: Any, record: Record) -> Reading:
+        rows = {d: interval((row[column] for row in read.networks_of(record, d)), SHARE) for d in DEPTHS}
+        holds, note = judged(record, {depth: row["mean"] for depth, row in rows.items()})
+        return Reading({str(d): short(row) for d, row in rows.items()}, holds, note, seeds=_fewest(record))
 
-        return claim(id, source, published, check, needs=EVERY, seeds=RUNS)(reading)
-
-    return of
+    return claim(id, source, published, needs=EVERY, seeds=RUNS, through=reading)
 
 
-@by_depth(
-    "relu-t1-3nn-best-empty",
-    "Table 1",
-    {"best depth": 3},
-    "depth 3 has the highest mean accuracy in the empty orthant, or is within one standard error of the best",
-    "empty",
-)
+@by_depth("relu-t1-3nn-best-empty", "Table 1", {"best depth": 3}, "empty")
 def best_empty(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
+    """depth 3 has the highest mean accuracy in the empty orthant, or is within one standard error of the best"""
     best = max(mean, key=mean.__getitem__)
     if mean[3] == mean[best]:
         return True, f"best: depth {best}"
@@ -281,14 +259,9 @@ def best_empty(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
     return mean[best] - mean[3] <= error, f"best: depth {best}, standard error {error:.3f}"
 
 
-@by_depth(
-    "relu-deep-nets-chance",
-    "Section 4.2.1",
-    {depth: TABLE_1[f"{depth}-NN"][0] for depth in DEPTHS},
-    "mean accuracy in the empty orthant: depths 4, 5 <= 0.65, depths 1, 3 >= 0.6; depth 2 is reported",
-    "empty",
-)
+@by_depth("relu-deep-nets-chance", "Section 4.2.1", {depth: TABLE_1[f"{depth}-NN"][0] for depth in DEPTHS}, "empty")
 def deep(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
+    """mean accuracy in the empty orthant: depths 4, 5 <= 0.65, depths 1, 3 >= 0.6; depth 2 is reported"""
     holds = all(mean[depth] <= 0.65 for depth in (4, 5)) and all(mean[depth] >= 0.6 for depth in (1, 3))
     return (
         holds,
@@ -296,14 +269,9 @@ def deep(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
     )
 
 
-@by_depth(
-    "relu-remaining-by-depth",
-    "Table 1",
-    {depth: TABLE_1[f"{depth}-NN"][2] for depth in DEPTHS},
-    "mean accuracy in the other orthants: depth 5 >= 0.95, all >= 0.8; the order of depths is reported",
-    "remaining",
-)
+@by_depth("relu-remaining-by-depth", "Table 1", {depth: TABLE_1[f"{depth}-NN"][2] for depth in DEPTHS}, "remaining")
 def remaining(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
+    """mean accuracy in the other orthants: depth 5 >= 0.95, all >= 0.8; the order of depths is reported"""
     zigzag = all(mean[odd] > mean[even] for odd in (1, 3) for even in (2, 4)) and max(mean, key=mean.__getitem__) == 5
     note = f"the order of depths is {'as published' if zigzag else 'not as published'}"
     return mean[5] >= 0.95 and min(mean.values()) >= 0.8, note
@@ -352,10 +320,10 @@ ALL_MATCHES = [
     "relu-t2-ci-wilson",
     "Table 2",
     {"n": 500, "counts": [66, 471, 16, 399, 495, 440, 15, 488, 495]},
-    "Wilson's centre and half-width of those counts of 500 are the nine entries, in the digits printed",
     needs=["arithmetic"],
 )
 def wilson(config: Any, record: Record) -> Reading:
+    """Wilson's centre and half-width of those counts of 500 are the nine entries, in the digits printed"""
     found = record.metrics["arithmetic"]["wilson"]
     same = found["entries as printed"] == found["entries"] == 9
     right = list(found["counts of 500"].values()) == [66, 471, 16, 399, 495, 440, 15, 488, 495]
@@ -363,14 +331,9 @@ def wilson(config: Any, record: Record) -> Reading:
     return Reading(found, same and right, note, exact=True)
 
 
-@claim(
-    "relu-raw-distance-class1",
-    "Section 4.2.2",
-    {"class 0": 0.0, "class 1": 1.0},
-    "match fraction by distance of inputs <= 0.01 for class 0, >= 0.99 for class 1, mean over seeds",
-    needs=["data"],
-)
+@claim("relu-raw-distance-class1", "Section 4.2.2", {"class 0": 0.0, "class 1": 1.0}, needs=["data"])
 def raw_distance(config: Any, record: Record) -> Reading:
+    """match fraction by distance of inputs <= 0.01 for class 0, >= 0.99 for class 1, mean over seeds"""
     pairs = record.metrics["data"]["matches by distance of inputs"]
     mean = np.mean(pairs, axis=0)
     measured = {"class 0": round(float(mean[0]), 4), "class 1": round(float(mean[1]), 4)}
@@ -378,14 +341,10 @@ def raw_distance(config: Any, record: Record) -> Reading:
 
 
 @claim(
-    "relu-t2-folding-d3",
-    "Section 4.2.2",
-    {depth: TABLE_2[depth][1][0] for depth in TABLE_2},
-    "mean final match of class 0 at depth 3 exceeds every other depth's by 0.2",
-    needs=EVERY,
-    seeds=RUNS,
+    "relu-t2-folding-d3", "Section 4.2.2", {depth: TABLE_2[depth][1][0] for depth in TABLE_2}, needs=EVERY, seeds=RUNS
 )
 def folding(config: Any, record: Record) -> Reading:
+    """mean final match of class 0 at depth 3 exceeds every other depth's by 0.2"""
     found = {depth: read.matches_of(read.networks_of(record, depth))["class 0 final"] for depth in DEPTHS}
     above = all(found[3]["mean"] - found[depth]["mean"] >= 0.2 for depth in DEPTHS if depth != 3)
     return Reading({str(depth): short(row) for depth, row in found.items()}, above, seeds=_fewest(record))
@@ -394,13 +353,9 @@ def folding(config: Any, record: Record) -> Reading:
 # -- Figure 2 -----------------------------------------------------------------------------------------------------------------
 
 
-@claim(
-    "relu-fig2-setting",
-    "Figure 2",
-    {"radii": 21, "points per radius": 100, "orthants": 3},
-    "three curves of 21 probabilities, 100 points each",
-)
+@claim("relu-fig2-setting", "Figure 2", {"radii": 21, "points per radius": 100, "orthants": 3})
 def curves(config: Any, record: Record) -> Reading:
+    """three curves of 21 probabilities, 100 points each"""
     found = read.network_curves(record)
     if found is None:
         return lacking("networks/3")
@@ -416,10 +371,10 @@ def curves(config: Any, record: Record) -> Reading:
     "relu-fig2-nn-monotone",
     "Figure 2, Section 4.2.2",
     "at depth 3 the network's probability of class 1 rises with the radius in all three orthants",
-    "mean over seeds of Spearman's correlation >= 0.8 in each; of P(2.5) - P(1) >= 0.3 in those with training items",
     seeds=RUNS,
 )
 def monotone(config: Any, record: Record) -> Reading:
+    """mean over seeds of Spearman's correlation >= 0.8 in each; of P(2.5) - P(1) >= 0.3 in those with training items"""
     found = read.network_curves(record)
     if found is None:
         return lacking("networks/3")
@@ -438,10 +393,10 @@ def monotone(config: Any, record: Record) -> Reading:
     "relu-fig2-ntk-dip",
     "Figure 2, Section 4.2.2",
     "at depth 3 the tangent machine says class 1 almost everywhere but near radius 1",
-    "share of class 1, mean over seeds: smallest at a radius in 0.7 … 1.4, above that at 0.5 and 2.5, in each orthant",
     seeds=RUNS,
 )
 def dips(config: Any, record: Record) -> Reading:
+    """share of class 1, mean over seeds: smallest at a radius in 0.7 … 1.4, above that at 0.5 and 2.5, in each orthant"""
     measured: dict[str, Any] = {}
     holds, seeds = {}, {}
     for reading in (JUDGED, BESIDE):

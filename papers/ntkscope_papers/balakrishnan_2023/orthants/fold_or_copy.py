@@ -44,7 +44,7 @@ def every_depth(config: FoldOrCopy) -> list[str]:
     return [f"swaps/{depth}" for depth in config.depths]
 
 
-def own(id: str, statement: str, check: str, needs: Needs = every_depth, seeds: int = SEEDS) -> Any:
+def own(id: str, statement: str, check: str = "", needs: Needs = every_depth, seeds: int = SEEDS) -> Any:
     """`claim` of a statement of this project."""
     return claim(id, "this project", statement, check, needs=needs, seeds=seeds)
 
@@ -109,21 +109,18 @@ class FoldOrCopy(OrthantNetworks):
     @own(
         "own-swap-effect-planted",
         "the swap effect tells learners that copy their neighbours from those that fold",
-        "a planted copier >= 0.9, a planted folder within 0.05 of 0",
         needs=["planted"],
         seeds=1,
     )
     def tells_apart(self, record: Record) -> Reading:
+        """a planted copier >= 0.9, a planted folder within 0.05 of 0"""
         found = record.metrics["planted"]
         effects = {kind: found[kind]["effect"] for kind in ("copier", "folder")}
         return Reading(effects, effects["copier"] >= 0.9 and abs(effects["folder"]) <= 0.05)
 
-    @own(
-        "own-swaps-are-learned",
-        "networks learn exchanged labels where they have training items",
-        "mean accuracy against the exchanged labels >= 0.8 in the swapped orthants, near and far, at every depth",
-    )
+    @own("own-swaps-are-learned", "networks learn exchanged labels where they have training items")
     def learned(self, record: Record) -> Reading:
+        """mean accuracy against the exchanged labels >= 0.8 in the swapped orthants, near and far, at every depth"""
         found = {
             f"{arm}, depth {depth}": interval((one["exchanged labels"] for one in row[arm]), SHARE)
             for depth, row in swaps_of(record).items()
@@ -163,10 +160,10 @@ class FoldOrCopy(OrthantNetworks):
     @own(
         "own-copying-grows-with-depth",
         "networks of four and five hidden layers copy more than those of three",
-        "interval of the difference in swap effect, paired over seeds, above 0 for both",
         needs=["swaps/3", "swaps/4", "swaps/5"],
     )
     def grows(self, record: Record) -> Reading:
+        """interval of the difference in swap effect, paired over seeds, above 0 for both"""
         effects = {depth: np.array(effect_of(row).each) for depth, row in swaps_of(record).items()}
         found = {}
         for depth in (4, 5):
@@ -176,12 +173,9 @@ class FoldOrCopy(OrthantNetworks):
             found[f"{depth} - 3"] = [round(float(value), 4) for value in (gaps.mean(), *ends)]
         return Reading(found, all(low > 0 for _, low, _ in found.values()), seeds=len(effects[3]))
 
-    @own(
-        "own-mirror-images-fade",
-        "networks treat mirror images the less alike the more signs differ",
-        "correlation one sign from the empty orthant minus that at all signs: interval over seeds above 0 at every depth",
-    )
+    @own("own-mirror-images-fade", "networks treat mirror images the less alike the more signs differ")
     def fades(self, record: Record) -> Reading:
+        """correlation one sign from the empty orthant minus that at all signs: interval over seeds above 0 at every depth"""
         found = {}
         for depth, row in swaps_of(record).items():
             profiles = [profile["empty"] for profile in row["folding"]]
@@ -193,12 +187,12 @@ class FoldOrCopy(OrthantNetworks):
     @own(
         "own-attribution-is-near",
         "tangent machines make their scores in the empty orthant of its neighbours",
-        "share of Σ|c_i K| at distance 1 at least twice those orthants' share of the items, mean over seeds, every depth,"
-        " both readings",
         needs=lambda config: [f"attribution/{depth}/0" for depth in config.depths],
         seeds=3,
     )
     def near(self, record: Record) -> Reading:
+        """share of Σ|c_i K| at distance 1 at least twice those orthants' share of the items, mean over seeds, every depth,
+        both readings"""
         rows = {depth: attributions_of(record, depth) for depth in self.depths}
         found = {
             f"{reading}, depth {depth}": interval(row[reading]["mass"][0] / row[reading]["items"][0] for row in several)

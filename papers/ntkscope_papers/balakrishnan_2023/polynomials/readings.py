@@ -11,13 +11,14 @@ from jaxtyping import Float64
 from ntkscope.core import Record
 from ntkscope_papers.balakrishnan_2023.polynomials.data import AUTHORS, CHOSEN, Task
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Read, Reading, lacking
+from ntkscope_papers.framework.claims import Reading, Statement, claim, lacking
 from ntkscope_papers.framework.intervals import ANY, interval, short
 
 SYMMETRIC = "damian/networks"
 GROUPS = {"hidden": ("isotropic", "correlated"), "direct": ("direct",)}
 FITS, FAILS = 0.7, 0.3  # R² from which on a network fits, up to which it does not
 ROUGH = 0.5  # R² of a fit that may be rough
+NETWORKS, MACHINES = 10, 3  # seeds that a check needs
 
 
 def networks_key(group: str, width: int, rate: float) -> str:
@@ -157,39 +158,38 @@ def draw_means(axis: Any, at: Sequence[int], told: Sequence[Mapping[str, float]]
 Judged = Callable[[Results, Sequence[Task]], tuple[Any, bool]]
 
 
-def on_targets(*, kernels: bool = False, note: str = "", **needs: tuple[int, ...]) -> Callable[[Judged], Read]:
-    """Decorator: a reading of raw targets, by the authors' own settings where those were run; what holds otherwise is in the
-    note. `needs`: the degrees of each kind whose networks, and with `kernels` machines, it reads; () for all of them."""
+def on_targets(
+    id: str, source: str, published: Any, *, kernels: bool = False, note: str = "", **degrees: tuple[int, ...]
+) -> Callable[[Judged], Statement]:
+    """Decorator: a claim about raw targets, by the authors' own settings where those were run; what holds otherwise is in the
+    note. `degrees`: those of each kind whose networks, and with `kernels` machines, it reads; () for all of them."""
 
-    def of(judged: Judged) -> Read:
-        def read(config: Any, record: Record) -> Reading:
-            results, measured, holds = Results(config, record), {}, {}
-            lacks: tuple[str, ...] = ()
-            for target in (*config.targets, AUTHORS):
-                tasks = [Task(kind, d, target) for kind, some in needs.items() for d in some or getattr(config, kind)]
-                absent = [task.key for task in tasks if task.degree not in getattr(config, task.kind)]
-                if absent:
-                    return Reading(None, note=f"not in this configuration: {', '.join(absent)}")
-                if target == AUTHORS and not (tasks and all(task.kind == "isotropic" for task in tasks)):
-                    continue
-                missing = results.missing(tasks, kernels)
-                if not missing:
-                    measured[target], holds[target] = judged(results, tasks)
-                elif target != AUTHORS:
-                    lacks = (*lacks, *missing)
-            first = AUTHORS if AUTHORS in measured else config.targets[0]
-            if first not in measured:
-                return lacking(*dict.fromkeys(lacks))
-            words = [note] if note else []
-            words += ["judged by the settings of the public code"] if first == AUTHORS else []
-            words += [
-                f"the check {'holds' if held else 'does not hold'} with {target} targets"
-                for target, held in holds.items()
-                if target != first
-            ]
-            count = config.kernel_seeds if kernels else config.seeds
-            return Reading(measured, bool(holds[first]), "; ".join(words), tuple(dict.fromkeys(lacks)), seeds=count)
+    def read(judged: Judged, config: Any, record: Record) -> Reading:
+        results, measured, holds = Results(config, record), {}, {}
+        lacks: tuple[str, ...] = ()
+        for target in (*config.targets, AUTHORS):
+            tasks = [Task(kind, d, target) for kind, some in degrees.items() for d in some or getattr(config, kind)]
+            absent = [task.key for task in tasks if task.degree not in getattr(config, task.kind)]
+            if absent:
+                return Reading(None, note=f"not in this configuration: {', '.join(absent)}")
+            if target == AUTHORS and not (tasks and all(task.kind == "isotropic" for task in tasks)):
+                continue
+            missing = results.missing(tasks, kernels)
+            if not missing:
+                measured[target], holds[target] = judged(results, tasks)
+            elif target != AUTHORS:
+                lacks = (*lacks, *missing)
+        first = AUTHORS if AUTHORS in measured else config.targets[0]
+        if first not in measured:
+            return lacking(*dict.fromkeys(lacks))
+        words = [note] if note else []
+        words += ["judged by the settings of the public code"] if first == AUTHORS else []
+        words += [
+            f"the check {'holds' if held else 'does not hold'} with {target} targets"
+            for target, held in holds.items()
+            if target != first
+        ]
+        count = config.kernel_seeds if kernels else config.seeds
+        return Reading(measured, bool(holds[first]), "; ".join(words), tuple(dict.fromkeys(lacks)), seeds=count)
 
-        return read
-
-    return of
+    return claim(id, source, published, seeds=MACHINES if kernels else NETWORKS, through=read)

@@ -23,7 +23,6 @@ from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.networks import PolynomialRuns, Recipe, Trained, by_model
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import draw_means, draw_predictions, over_seeds
 from ntkscope_papers.framework import Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.framework.claims import Read
 from ntkscope_papers.framework.intervals import R2, interval, short
 
 MODES = ("reg", "stop-first", "first-last", "reinit")
@@ -130,11 +129,11 @@ class TrainingModes(PolynomialRuns):
         "relu-poly-modes",
         "Section 5.1.1",
         {"modes": list(MODES), "epochs before the switch": 1},
-        "first-layer weights bit-identical after epoch 1 in three modes, readout weights unchanged in epoch 1"
-        " of first-last; both change in reg",
         needs=needed(*VARIANTS),
     )
     def frozen(self, record: Record) -> Reading:
+        """first-layer weights bit-identical after epoch 1 in three modes, readout weights unchanged in epoch 1 of
+        first-last; both change in reg"""
         measured, holds = {}, True
         for key in needed(*VARIANTS):
             changes = record.metrics[key]["changes"]
@@ -208,37 +207,32 @@ class Modes:
 Judged = Callable[[Modes], tuple[Any, bool]]
 
 
-def in_every_reading(judged: Judged, seeds: str = "seeds") -> Read:
-    """Decorator: a reading of the plain case; whether the check holds in the others that were measured is in the note."""
-
-    def read(config: Any, record: Record) -> Reading:
-        first = config.targets[0]
-        measured, holds = judged(Modes(record, *PLAIN, first))
-        others = {
-            f"{freeze} frozen, state {state}, {target}": judged(Modes(record, freeze, state, target))[1]
-            for (freeze, state), target in product(VARIANTS, config.targets)
-            if (freeze, state, target) != (*PLAIN, first)
-            and all(key in record.metrics for key in needed((freeze, state)))
-        }
-        against = [name for name, held in others.items() if held != holds]
-        same = len(others) - len(against)
-        note = f"the verdict is the same in {same} of {len(others)} other readings" if others else ""
-        note += f", not in: {'; '.join(against)}" if against else ""
-        return Reading(measured, holds, note, seeds=getattr(config, seeds))
-
-    return read
+def in_every_reading(judged: Judged, config: Any, record: Record, seeds: str = "seeds") -> Reading:
+    """The plain case; whether the check holds in the others that were measured is in the note."""
+    first = config.targets[0]
+    measured, holds = judged(Modes(record, *PLAIN, first))
+    others = {
+        f"{freeze} frozen, state {state}, {target}": judged(Modes(record, freeze, state, target))[1]
+        for (freeze, state), target in product(VARIANTS, config.targets)
+        if (freeze, state, target) != (*PLAIN, first) and all(key in record.metrics for key in needed((freeze, state)))
+    }
+    against = [name for name, held in others.items() if held != holds]
+    same = len(others) - len(against)
+    note = f"the verdict is the same in {same} of {len(others)} other readings" if others else ""
+    note += f", not in: {'; '.join(against)}" if against else ""
+    return Reading(measured, holds, note, seeds=getattr(config, seeds))
 
 
 @claim(
     "relu-poly-modes-odd-even",
     "Section 5.2.1",
     "restricted modes fit odd degrees and fail at even ones",
-    "mean test R²: ≥ 0.8 in all modes at degree 3; at degree 6 in the restricted modes at least 0.3 below reg",
     needs=needed(PLAIN),
     seeds=10,
+    through=in_every_reading,
 )
-@in_every_reading
 def odd_even(modes: Modes) -> tuple[Any, bool]:
+    """mean test R²: ≥ 0.8 in all modes at degree 3; at degree 6 in the restricted modes at least 0.3 below reg"""
     three, six = ({mode: float(modes.of(mode, degree).mean()) for mode in MODES} for degree in (3, 6))
     holds = min(three.values()) >= 0.8 and all(six["reg"] - six[mode] >= 0.3 for mode in RESTRICTED)
     return {"3": modes.r2(3), "6": modes.r2(6)}, holds
@@ -248,13 +242,13 @@ def odd_even(modes: Modes) -> tuple[Any, bool]:
     "relu-appA-d3-modes",
     "Appendix A, Figure 6",
     "degree 3: reg slightly better, results not significantly affected; NTK beats RBF",
-    "mean test R² ≥ 0.85 in all four modes; no mode's is above that of reg by more than the interval of the paired"
-    " difference",
     needs=needed(PLAIN),
     seeds=10,
+    through=in_every_reading,
 )
-@in_every_reading
 def degree_3(modes: Modes) -> tuple[Any, bool]:
+    """mean test R² ≥ 0.85 in all four modes; no mode's is above that of reg by more than the interval of the paired
+    difference"""
     gaps = {mode: interval(modes.of(mode, 3) - modes.of("reg", 3)) for mode in RESTRICTED}
     best = all(gap["low"] <= 0 for gap in gaps.values())
     enough = all(float(modes.of(mode, 3).mean()) >= 0.85 for mode in MODES)
@@ -266,13 +260,13 @@ def degree_3(modes: Modes) -> tuple[Any, bool]:
     "relu-appA-d6-modes",
     "Appendix A, Figure 7",
     "degree 6: reg vastly outperforms the rest; RBF outperforms the network and its NTK in these",
-    "mean test MSE of reg ≤ 0.5 of each restricted mode's; mean test MSE of the RBF SVR below that of the network and"
-    " of the NTK SVR in each restricted mode",
     needs=[*needed(PLAIN), *(f"kernels/{mode}/6" for mode in ("rbf", *MODES))],
     seeds=3,
+    through=partial(in_every_reading, seeds="kernel_seeds"),
 )
-@partial(in_every_reading, seeds="kernel_seeds")
 def degree_6(modes: Modes) -> tuple[Any, bool]:
+    """mean test MSE of reg ≤ 0.5 of each restricted mode's; mean test MSE of the RBF SVR below that of the network and of
+    the NTK SVR in each restricted mode"""
     means = {mode: float(modes.of(mode, 6, "mse test").mean()) for mode in MODES}
     rbf = modes.machine("rbf", 6, "rbf svr")
     machines = {mode: modes.machine(mode, 6, "ntk svr") for mode in MODES}
