@@ -164,12 +164,10 @@ def minimiser(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     return Reading(measured, all(bool((one <= LEAST_MARGIN).all()) for one in margins.values()), note)
 
 
-@on_runs(
+@nets.on_theorem(
     "conjugate-theorem-5-1",
     "Theorem 5.1, Eq. 65-67",
     "under the corner condition l_NTK <= τ1 τ2 l_CK and l_CK <= τ1 τ2 ω l_NTK",
-    legs=("instances",),
-    seeds=1,
 )
 def theorem_5_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     """with (2τ1+1)(2τ2+1) in place of τ1 τ2, on every run and instance that satisfies the condition"""
@@ -187,12 +185,10 @@ def theorem_5_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     return Reading(measured, holds, note)
 
 
-@on_runs(
+@nets.on_theorem(
     "conjugate-theorem-5-2",
     "Theorem 5.2, Eq. 68-70",
     "with Lipschitz scores and matching labels l_NTK <= exp(h L_NTK) l_CK and l_CK <= ω exp(h L_CK) l_NTK",
-    legs=("instances",),
-    seeds=1,
 )
 def theorem_5_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     """with the factor (2τ1+1)(2τ2+1) in front of both constants, on every run"""

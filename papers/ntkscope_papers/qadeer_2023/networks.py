@@ -357,6 +357,9 @@ def on_evolution(id: str, source: str, published: Any, network: str) -> Callable
     return claim(id, source, published, needs=needs, seeds=5, through=read)
 
 
+on_theorem = partial(on_runs, legs=("instances",), seeds=1)
+
+
 def of_theorem(rows: Mapping[str, Rows], theorem: str, condition: str) -> tuple[dict[str, int], bool]:
     """On how many runs that satisfy the condition a theorem holds, and whether on all."""
     every = flat(rows, theorem)

@@ -282,12 +282,10 @@ def beta(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     return Reading(measured, all(one[1] >= VACUOUS for one in found.values()), note)
 
 
-@on_runs(
+@nets.on_theorem(
     "conjugate-theorem-4-1",
     "Theorem 4.1, Eq. 45-47",
     "with piecewise monotone residuals: NTK <= √(2τ) CK and CK <= √(2τ)/(1-β) NTK",
-    legs=("instances",),
-    seeds=1,
 )
 def theorem_4_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     """holds on every run and instance whose residuals are monotone between training nodes"""
@@ -299,12 +297,10 @@ def theorem_4_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     return Reading(measured, holds, note)
 
 
-@on_runs(
+@nets.on_theorem(
     "conjugate-theorem-4-2",
     "Theorem 4.2, Eq. 48-51",
     "with Lipschitz residuals: NTK² <= 4τ CK² + 8(b-a)² L²/N² and CK² <= 4τ/(1-β)² NTK² + 8(b-a)² L²/N²",
-    legs=("instances",),
-    seeds=1,
 )
 def theorem_4_2(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     """both inequalities with the corrected slack 4(b-a)³ L²/N² on every run"""

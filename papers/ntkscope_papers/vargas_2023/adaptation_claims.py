@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial, wraps
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from scipy import stats
 from ntkscope.core import Record
 from ntkscope.measures.resampled import corrected_t_test
 from ntkscope_papers.framework import Reading, claim, lacking
-from ntkscope_papers.framework.claims import Read
 from ntkscope_papers.framework.results import digits, summary
 
 WHY = "MiniLM with six layers in place of GPT-2"
@@ -60,18 +59,14 @@ def mean(several: Runs, where: str) -> float:
     return 100 * float(np.mean([row[where] for row in several]))
 
 
-def of_runs(*names: str) -> Callable[[Callable[..., Reading]], Read]:
-    """Decorator: a reading that is also given the runs of these methods, of a record that has them all."""
+def of_runs(*names: str) -> Callable[..., Reading]:
+    """What a claim goes `through` that is also given the runs of these methods, of a record that has them all."""
 
-    def wrap(read: Callable[..., Reading]) -> Read:
-        @wraps(read)
-        def checked(config: Any, record: Record) -> Reading:
-            found = [rows(config, record, name) for name in names]
-            return read(config, record, *found) if all(found) else lacking(*names)
+    def checked(read: Callable[..., Reading], config: Any, record: Record) -> Reading:
+        found = [rows(config, record, name) for name in names]
+        return read(config, record, *found) if all(found) else lacking(*names)
 
-        return checked
-
-    return wrap
+    return checked
 
 
 def _accuracy(name: str, config: Any, record: Record) -> Reading:
@@ -110,8 +105,9 @@ def _rate(several: Runs) -> str:
     return f"learning rate {several[0]['lr']:g}, chosen on P"
 
 
-@over_shuffles("conjugate-table5-finetune", "Conjugate kernel, Table 5", TABLE_5["finetune"])
-@of_runs("finetune", "probe")
+@over_shuffles(
+    "conjugate-table5-finetune", "Conjugate kernel, Table 5", TABLE_5["finetune"], through=of_runs("finetune", "probe")
+)
 def _finetune(config: Any, record: Record, tuned: Runs, probe: Runs) -> Reading:
     """mean training accuracy >= 98 %, mean test accuracy within 6 points of the probe's"""
     near = abs(mean(tuned, "test") - mean(probe, "test"))
@@ -125,8 +121,8 @@ def _finetune(config: Any, record: Record, tuned: Runs, probe: Runs) -> Reading:
     TABLE_5["lora"],
     stand_in=f"{WHY}; adapters without quantisation",
     seeds=50,
+    through=of_runs("lora"),
 )
-@of_runs("lora")
 def _lora(config: Any, record: Record, several: Runs) -> Reading:
     """reported only"""
     return Reading(table(several), None, f"rank {config.rank}; {_rate(several)}", seeds=len(several))
@@ -246,8 +242,8 @@ def _sizes(record: Record, several: Runs) -> tuple[int, int]:
     "Distribution shift, Section 4",
     {"probe on M minus fine-tuning on P, points": 2.2, "standard error": 0.74},
     needs=["splits"],
+    through=of_runs("probe", "finetune-on-p"),
 )
-@of_runs("probe", "finetune-on-p")
 def _matches(config: Any, record: Record, probe: Runs, tuned: Runs) -> Reading:
     """probe minus fine-tuning > -3 points"""
     difference = mean(probe, "test") - mean(tuned, "test")
@@ -263,9 +259,13 @@ def _matches(config: Any, record: Record, probe: Runs, tuned: Runs) -> Reading:
 
 
 @over_shuffles(
-    "shift-ks-test", "Distribution shift, Section 4", {"p": P_VALUE}, "reported, beside a fair test", needs=["splits"]
+    "shift-ks-test",
+    "Distribution shift, Section 4",
+    {"p": P_VALUE},
+    "reported, beside a fair test",
+    needs=["splits"],
+    through=of_runs("probe", "finetune-on-p"),
 )
-@of_runs("probe", "finetune-on-p")
 def _ks(config: Any, record: Record, probe: Runs, on_p: Runs) -> Reading:
     """The published test and a fair one, of the probe against fine-tuning on P, and against fine-tuning on M."""
     train, test = _sizes(record, probe)
