@@ -19,7 +19,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ntkscope import training
 from ntkscope.core import Record, Split
 from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import two_nn
@@ -28,14 +27,12 @@ from ntkscope.training.augment import CropFlip
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.losses import CrossEntropy
 from ntkscope.training.schedules import LearningRateSteps
-from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.framework.legs import showing
-from ntkscope_papers.framework.results import digits, once, summary, under
+from ntkscope_papers.framework.results import digits, summary, under
 from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
 from ntkscope_papers.shared.images import chosen_points
-from ntkscope_papers.shared.networks import logits_of
+from ntkscope_papers.shared.networks import logits_of, train_watched
 
 NETWORK = probed("resnet18")
 LAST_BLOCK = NETWORK.layers[-1]
@@ -123,35 +120,10 @@ class LayerCollapse(Experiment):
         store = Path(record.folder) / f"checkpoints-smoothing-{smoothing:g}-{s}"
         per_epoch = len(split.train) // self.batch
         keys = {each * per_epoch: MOMENT.format(smoothing, s, each) for each in self.moments}
-        missing = {step: key for step, key in keys.items() if key not in record.metrics}
-        kept = SnapshotStore(store).latest() if store.exists() else None
-        if kept is not None and missing and kept.step > next(iter(missing)):
-            SnapshotStore(store).discard()  # what is missing lies before it
         model = build(self, split, seed).to(run.device)
-
-        def measure(step: int) -> None:
-            if step in missing:
-                once(record, missing[step], lambda: self.measured(run, model, seed))
-
-        def watch(report: StepReport) -> None:
-            measure(report.step)
-
-        measure(0)
         fast: dict[str, Any] = {"autocast": "bfloat16", "channels_last": True} if run.device.type == "cuda" else {}
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            training.fit(
-                model,
-                split.train,
-                **self.how(smoothing),
-                **fast,
-                seed=seed,
-                device=run.device,
-                measure=False,
-                snapshots="final",
-                on_step=watch,
-                progress=showing(),
-                store=store,
-            ).final()
+        how = {**self.how(smoothing), **fast, "seed": seed}
+        train_watched(run, model, split.train, store, keys, lambda step: self.measured(run, model, seed), **how)
         SnapshotStore(store).discard()
         result = record.metrics[MOMENT.format(smoothing, s, epoch)]
         return {name: value for name, value in result.items() if name != "seconds"}

@@ -86,6 +86,34 @@ def trained_together(
     training.SnapshotStore(store).discard()
 
 
+def train_watched(
+    run: Run,
+    model: nn.Module,
+    part: Part,
+    store: Path,
+    moments: Mapping[int, str],
+    measure: Callable[[int], Mapping[str, Any]],
+    **how: Any,
+) -> None:
+    """Train `model`, storing `measure(step)` at every step of `moments`, 0 among them, under the key that the record lacks.
+
+    A killed training continues from `store`, unless what is missing lies before it; the caller discards it in the end.
+    """
+    missing = {step: key for step, key in moments.items() if key not in run.record.metrics}
+    kept = training.SnapshotStore(store).latest() if store.exists() else None
+    if kept is not None and missing and kept.step > next(iter(missing)):
+        training.SnapshotStore(store).discard()
+
+    def reached(step: int) -> None:
+        if step in missing:
+            once(run.record, missing[step], lambda: measure(step))
+
+    reached(0)
+    options = {**how, "device": run.device, "measure": False, "progress": showing(), "store": store}
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        training.fit(model, part, snapshots="final", on_step=lambda report: reached(report.step), **options).final()
+
+
 def accuracy(model: nn.Module, part: Part) -> float:
     """The share of items whose largest output is that of their class."""
     return float((logits_of(model, part.x).argmax(1) == part.y).double().mean())

@@ -19,16 +19,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from ntkscope import models, training
+from ntkscope import models
 from ntkscope.core import Part, Record, Split
 from ntkscope.kernels import kernel
 from ntkscope.linalg import power_law_tail
 from ntkscope.training.evaluation import evaluating
-from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
-from ntkscope_papers.framework.results import digits, once, under
-from ntkscope_papers.shared.networks import accuracy, weights_file
+from ntkscope_papers.framework.results import digits, under
+from ntkscope_papers.shared.networks import accuracy, train_watched, weights_file
 from ntkscope_papers.shared.sentences import build_encoder, on, sample, sentences
 
 WHY = "MiniLM with six layers in place of BERT"
@@ -101,37 +100,15 @@ class FinetuningSpectra(Experiment):
         store = SnapshotStore(Path(run.record.folder) / f"checkpoints-{s}")
         build = partial(build_encoder, self.encoder, run.seed + s)
         probe = sample(run.data.train, self.points, run.seed + s)
-        lacking = [step for step in self.moments if f"moment/{s}/{step}" not in run.record.metrics]
-        if lacking or not weights.exists():
+        keys = {step: f"moment/{s}/{step}" for step in self.moments}
+        if not weights.exists() or any(key not in run.record.metrics for key in keys.values()):
             model = build().to(run.device)
-            latest = store.latest() if store.folder.exists() else None
-            if latest is not None and lacking and latest.step > lacking[0]:
-                store.discard()  # what is lacking lies before it
+            how = {"optimizer": "sgd", "lr": self.lr, "batch_size": self.batch, "epochs": self.epochs}
 
-            def measure(step: int) -> None:
-                if step in lacking:
-                    once(run.record, f"moment/{s}/{step}", lambda: {"step": step, **moment(model, probe, run.device)})
+            def measure(step: int) -> dict[str, Any]:
+                return {"step": step, **moment(model, probe, run.device)}
 
-            def watch(report: StepReport) -> None:
-                measure(report.step)
-
-            measure(0)
-            with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-                training.fit(
-                    model,
-                    run.data.train,
-                    optimizer="sgd",
-                    lr=self.lr,
-                    batch_size=self.batch,
-                    epochs=self.epochs,
-                    seed=run.seed + s,
-                    device=run.device,
-                    measure=False,
-                    snapshots="final",
-                    on_step=watch,
-                    store=store.folder,
-                    progress=run.progress,
-                ).final()
+            train_watched(run, model, run.data.train, store.folder, keys, measure, **how, seed=run.seed + s)
             if not weights.exists():
                 weights.parent.mkdir(exist_ok=True)
                 models.save_weights(model, weights)
