@@ -113,8 +113,8 @@ def claim(
     """Decorator: the function of a configuration and a record that reads what became of one published statement.
 
     `check`: what decides it, in words; the function's docstring, where it is left out. `needs`: the legs without which nothing
-    can be said, or a function of the configuration that names them. `through`: where the function judges something else than a
-    configuration and a record, the one that is given it with these two, and calls it.
+    can be said, or a function of the configuration that names them. `through`: for a function that takes other arguments; it is
+    called as `through(function, config, record)`.
 
     >>> @claim("surrogate-x", "Table 9", 0.7, needs=["network"])
     ... def accuracy(config, record):

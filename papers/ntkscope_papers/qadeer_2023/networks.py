@@ -368,7 +368,7 @@ def of_theorem(rows: Mapping[str, Rows], theorem: str, condition: str) -> tuple[
 
 
 def of_inequalities(rows: Mapping[str, Rows], theorem: str, condition: str) -> tuple[dict[str, int], bool]:
-    """The same of one whose inequalities are checked on every run, and as they are printed; "4.2"."""
+    """The same for a theorem ("4.2") whose two inequalities are checked on every run, and that is checked as printed too."""
     stated, name = flat(rows, f"inequalities of {theorem}"), f"theorem_{theorem.replace('.', '_')}"
     found, holds = of_theorem(rows, name, condition)
     printed = {"of them as printed": sum(known(flat(rows, f"{name}_printed")))}

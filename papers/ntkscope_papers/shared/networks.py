@@ -95,7 +95,7 @@ def train_watched(
     measure: Callable[[int], Mapping[str, Any]],
     **how: Any,
 ) -> None:
-    """Train `model`, storing `measure(step)` at every step of `moments`, 0 among them, under the key that the record lacks.
+    """Train `model`, and at every step of `moments` put `measure(step)` under its key, where the record lacks it.
 
     A killed training continues from `store`, unless what is missing lies before it; the caller discards it in the end.
     """

@@ -60,7 +60,7 @@ def mean(several: Runs, where: str) -> float:
 
 
 def of_runs(*names: str) -> Callable[..., Reading]:
-    """What a claim goes `through` that is also given the runs of these methods, of a record that has them all."""
+    """For `through=` of a claim that is also given the runs of these methods; the record must have them all."""
 
     def checked(read: Callable[..., Reading], config: Any, record: Record) -> Reading:
         found = [rows(config, record, name) for name in names]

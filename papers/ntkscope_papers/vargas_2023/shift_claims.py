@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -122,9 +122,10 @@ def _examples(config: Any, record: Record) -> Reading:
     return Reading(None, note="the tweets of P at hand come without their ids")
 
 
-def _filters(config: Any, record: Record) -> list[Mapping[str, Any]]:
+def _filters(read: Callable[[list[Any]], Reading], config: Any, record: Record) -> Reading:
+    """A reading of the filters of all halvings of M."""
     keys, metrics = [f"filter/{s}" for s in range(config.filters)], record.metrics
-    return [metrics[key] for key in keys] if all(key in metrics for key in keys) else []
+    return read([metrics[key] for key in keys]) if all(key in metrics for key in keys) else lacking("filter")
 
 
 @claim(
@@ -132,12 +133,10 @@ def _filters(config: Any, record: Record) -> list[Mapping[str, Any]]:
     f"{SOURCE}, Figure 14",
     {"before": 29000, "after": 20000, "density": "unchanged"},
     stand_in=f"{WHY}; a probe's agreement in place of GPT-3.5's answers",
+    through=_filters,
 )
-def _filter(config: Any, record: Record) -> Reading:
+def _filter(several: list[Any]) -> Reading:
     """energy distance in PC1–2 of the filtered tweets to P at most a fifth of that of M"""
-    several = _filters(config, record)
-    if not several:
-        return lacking("filter")
     means = {
         where: {
             name: float(np.mean([row["energy distance to P"][where][name] for row in several]))
@@ -156,12 +155,10 @@ def _filter(config: Any, record: Record) -> Reading:
     f"{SOURCE}, Section 6",
     "training on the filtered set changes accuracy on M little, perhaps for the worse (the table is missing)",
     stand_in=f"{WHY}; a probe's agreement in place of GPT-3.5's answers; linear probes on P",
+    through=_filters,
 )
-def _downstream(config: Any, record: Record) -> Reading:
+def _downstream(several: list[Any]) -> Reading:
     """mean difference at most 3 points"""
-    several = _filters(config, record)
-    if not several:
-        return lacking("filter")
     found = {name: summary(100 * row["accuracy on M"][name] for row in several) for name in several[0]["accuracy on M"]}
     apart = summary(
         100 * (row["accuracy on M"]["filtered"] - row["accuracy on M"]["as many at random"]) for row in several

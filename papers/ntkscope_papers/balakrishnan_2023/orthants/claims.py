@@ -185,23 +185,30 @@ def _beside(holds: bool) -> str:
     return f"judged on the gradient of the {JUDGED}, as in the public code; on the {BESIDE}'s it {said}"
 
 
-NETWORKS = [
-    claim(
-        f"relu-t1-{depth}nn",
-        "Table 1",
-        _printed(f"{depth}-NN"),
-        f"means over seeds: {NN[depth][0]}",
-        needs=[f"networks/{depth}"],
-        seeds=RUNS,
-    )(partial(network, depth))
-    for depth in DEPTHS
-]
-TANGENTS = [
-    claim(f"relu-t1-{depth}ntk", "Table 1", _printed(f"{depth}-NTK"), f"means over seeds: {NTK[depth][0]}", seeds=RUNS)(
-        partial(tangent, depth)
-    )
-    for depth in DEPTHS
-]
+def of_depths(
+    id: str,
+    source: str,
+    published: Callable[[int], Any],
+    checks: Mapping[int, tuple[Any, ...]],
+    reading: Callable[..., Reading],
+    needs: tuple[str, ...] = ("networks/{}",),
+) -> list[Statement]:
+    """A claim for every depth, whose check begins its row of `checks`."""
+    return [
+        claim(
+            id.format(depth),
+            source,
+            published(depth),
+            f"means over seeds: {checks[depth][0]}",
+            needs=[leg.format(depth) for leg in needs],
+            seeds=RUNS,
+        )(partial(reading, depth))
+        for depth in DEPTHS
+    ]
+
+
+NETWORKS = of_depths("relu-t1-{}nn", "Table 1", lambda depth: _printed(f"{depth}-NN"), NN, network)
+TANGENTS = of_depths("relu-t1-{}ntk", "Table 1", lambda depth: _printed(f"{depth}-NTK"), NTK, tangent, needs=())
 
 
 @claim("relu-t1-ci-implied-n", "Table 1", {"n": 50_000}, needs=["arithmetic"])
@@ -303,17 +310,11 @@ def matches(depth: int, config: Any, record: Record) -> Reading:
     return Reading(told(found), _within(found, *MATCHES[depth][1:]), note, seeds=len(rows))
 
 
-ALL_MATCHES = [
-    claim(
-        f"relu-t2-d{depth}",
-        "Table 2",
-        {name: centre for name, (centre, _) in zip(ENTRIES, TABLE_2[depth])},
-        f"means over seeds: {MATCHES[depth][0]}",
-        needs=[f"networks/{depth}"],
-        seeds=RUNS,
-    )(partial(matches, depth))
-    for depth in DEPTHS
-]
+def _entries(depth: int) -> dict[str, float]:
+    return {name: centre for name, (centre, _) in zip(ENTRIES, TABLE_2[depth])}
+
+
+ALL_MATCHES = of_depths("relu-t2-d{}", "Table 2", _entries, MATCHES, matches)
 
 
 @claim(

@@ -223,14 +223,10 @@ def in_every_reading(judged: Judged, config: Any, record: Record, seeds: str = "
     return Reading(measured, holds, note, seeds=getattr(config, seeds))
 
 
-@claim(
-    "relu-poly-modes-odd-even",
-    "Section 5.2.1",
-    "restricted modes fit odd degrees and fail at even ones",
-    needs=needed(PLAIN),
-    seeds=10,
-    through=in_every_reading,
-)
+of_modes = partial(claim, needs=needed(PLAIN), seeds=10, through=in_every_reading)
+
+
+@of_modes("relu-poly-modes-odd-even", "Section 5.2.1", "restricted modes fit odd degrees and fail at even ones")
 def odd_even(modes: Modes) -> tuple[Any, bool]:
     """mean test R²: ≥ 0.8 in all modes at degree 3; at degree 6 in the restricted modes at least 0.3 below reg"""
     three, six = ({mode: float(modes.of(mode, degree).mean()) for mode in MODES} for degree in (3, 6))
@@ -238,13 +234,10 @@ def odd_even(modes: Modes) -> tuple[Any, bool]:
     return {"3": modes.r2(3), "6": modes.r2(6)}, holds
 
 
-@claim(
+@of_modes(
     "relu-appA-d3-modes",
     "Appendix A, Figure 6",
     "degree 3: reg slightly better, results not significantly affected; NTK beats RBF",
-    needs=needed(PLAIN),
-    seeds=10,
-    through=in_every_reading,
 )
 def degree_3(modes: Modes) -> tuple[Any, bool]:
     """mean test R² ≥ 0.85 in all four modes; no mode's is above that of reg by more than the interval of the paired
