@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from ntkscope.tangent.model.selection import Selection
 from ntkscope.tangent.model.state import ModelState
 from ntkscope.tangent.model.subject import place, quiet
 
-ENOUGH = 0.4  # seconds after which a probe is long enough to be reliable
+ENOUGH = 0.4  # seconds of the processor after which a probe is long enough to be reliable
 MOST = 128  # items a probe takes at most
+REPEATS = 3  # the least of so many is what a step takes where nothing else runs
 TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
 
 
@@ -40,22 +42,30 @@ def measure_rates(
     certify: str | bool = "every",
     params: Selection = None,
 ) -> Rates:
-    """Time the exact kernel on 4, 8, 16, … items until that takes a moment, and a few matrix products."""
+    """Time the exact kernel on 4, 8, 16, … items until that takes a moment, and a few matrix products.
+
+    What is measured is the machine at rest, so that other processes do not change a plan: the least of several times each,
+    and of what is too long to escape the others the share of a core that this process had meanwhile.
+    """
     how: dict[str, Any] = {"device": device, "memory": memory, "certify": certify, "params": params}
     total = length(x)
     count = min(4, total)
+    _time_kernel(
+        model, Part(x, torch.zeros(total)).take(torch.arange(count)).x, how
+    )  # the first call imports and compiles
     while True:
         items = Part(x, torch.zeros(total)).take(torch.arange(count)).x
+        start = time.process_time()
         costs, parameters = _time_kernel(model, items, how)
-        if sum(costs[1:]) > ENOUGH or count >= min(MOST, total):
+        if time.process_time() - start > ENOUGH * torch.get_num_threads() or count >= min(MOST, total):
             break
         count = min(2 * count, MOST, total)
-    again, _ = _time_kernel(model, items, how)  # the smaller of two: the machine may be shared
-    setup, each, products = (min(pair) for pair in zip(costs, again))
+    again = [_time_kernel(model, items, how)[0] for _ in range(REPEATS - 1)]
+    setup, each, products = (min(several) for several in zip(costs, *again))
     with quiet(place(model), model), torch.no_grad():
-        before, start = ModelState(model), time.perf_counter()
-        outputs = call(model, Part(items, torch.zeros(count)).to(place(model)).x)
-        forward = (time.perf_counter() - start) / count
+        before, given = ModelState(model), Part(items, torch.zeros(count)).to(place(model)).x
+        outputs = call(model, given)
+        forward = _least(lambda: call(model, given)) / count
         before.restore(every=True)
     return Rates(
         setup=setup,
@@ -70,31 +80,45 @@ def measure_rates(
     )
 
 
+def share_of_a_core(seconds: float = 0.02) -> float:
+    """Which part of a core a busy thread gets now: 1 on a machine at rest, a fifth where five compete for each core."""
+    wall, own = time.perf_counter(), time.thread_time()
+    while (spent := time.thread_time() - own) < seconds:
+        pass
+    return min(1.0, spent / (time.perf_counter() - wall))
+
+
 def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tuple[float, float, float], int]:
     """Seconds for one small kernel: setup, all samples, all pairs; and by how many parameters it differentiates."""
-    start = time.perf_counter()
+    before, start = share_of_a_core(), time.perf_counter()
     gram = kernel(TIMED, model, x, profile=True, **how)
     spent = time.perf_counter() - start
+    share = (before + share_of_a_core()) / 2
     stages = dict(gram.coverage.stages) if gram.coverage is not None else {}
     products = stages.get("products", 0.0) + stages.get("writing", 0.0)
     each = stages.get("capture", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     parameters = trainable if gram.coverage is None else sum(gram.coverage.numbers.values())
-    return (max(0.0, spent - products - each), each, products), parameters
+    return (share * max(0.0, spent - products - each), share * each, share * products), parameters
+
+
+def _least(run: Callable[[], object]) -> float:
+    """The least of several times: one of them is likely to run uninterrupted."""
+    times = []
+    for _ in range(2 * REPEATS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def _product_rate(dtype: Any, size: int = 512) -> float:
     """Seconds per multiply-add of a matrix product."""
     matrix = numpy_generator(0, "rates").standard_normal((size, size)).astype(dtype)
-    matrix @ matrix
-    start = time.perf_counter()
-    for _ in range(4):
-        matrix @ matrix
-    return (time.perf_counter() - start) / 4 / size**3
+    return _least(lambda: matrix @ matrix) / size**3
 
 
 def _draw_rate(rows: int = 256, columns: int = 512) -> float:
     """Seconds per entry of a random projection."""
-    start = time.perf_counter()
-    projection_rows(0, "rates", 0, rows, columns, "rademacher", torch.float32, torch.device("cpu"))
-    return (time.perf_counter() - start) / (rows * columns)
+    where: Any = ("rademacher", torch.float32, torch.device("cpu"))
+    return _least(lambda: projection_rows(0, "rates", 0, rows, columns, *where)) / (rows * columns)
