@@ -42,7 +42,7 @@ def measure_rates(
     certify: str | bool = "every",
     params: Selection = None,
 ) -> Rates:
-    """Time the exact kernel on 4, 8, 16, … items until that takes a moment, and a few matrix products.
+    """Time the exact kernel on 4, 16, 64, … items until that takes a moment, and a few matrix products.
 
     What is measured is the machine at rest, so that other processes do not change a plan: the least of several times each,
     and of what is too long to escape the others the share of a core that this process had meanwhile.
@@ -59,7 +59,7 @@ def measure_rates(
         costs, parameters = _time_kernel(model, items, how)
         if time.process_time() - start > ENOUGH * torch.get_num_threads() or count >= min(MOST, total):
             break
-        count = min(2 * count, MOST, total)
+        count = min(4 * count, MOST, total)
     again = [_time_kernel(model, items, how)[0] for _ in range(REPEATS - 1)]
     setup, each, products = (min(several) for several in zip(costs, *again))
     with quiet(place(model), model), torch.no_grad():
