@@ -184,15 +184,6 @@ def test_figures_that_an_earlier_version_drew_are_drawn_again(tmp_path: Path) ->
     assert is_ours(tmp_path / "r/figures/loss.svg", b"<dc:title>ntkscope</dc:title>")
 
 
-def test_pages_of_an_earlier_version_are_replaced(tmp_path: Path) -> None:
-    Record.create(tmp_path, kind="example").finish()
-    page = ns.report.write_page(tmp_path)
-    before = page.read_text(encoding="utf-8").replace('<meta name="generator" content="ntkscope">', "")
-    page.write_text(before, encoding="utf-8")
-    ns.report.write_page(tmp_path)
-    assert page.read_text(encoding="utf-8") != before
-
-
 @pytest.mark.parametrize("out", ["thesis.pt", "thesis.pt/", "new/"])
 def test_report_does_not_replace_a_thesis(tmp_path: Path, out: str, capsys: pytest.CaptureFixture[str]) -> None:
     Record.create(tmp_path / "r", kind="example").finish()
