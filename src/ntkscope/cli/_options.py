@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-TIME, MEMORY = "10m", "2GiB"
+TIME, MEMORY = "15m", "2GiB"
 CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 
 MODEL = typer.Option(help=f"The network: {CHOICE}.")  # these two are needed by one verb and optional in another

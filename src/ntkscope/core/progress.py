@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Generic, Literal, TextIO, TypeVar
 
 from rich.console import Console
@@ -16,8 +19,32 @@ from rich.progress import Progress as RichProgress
 from ntkscope.core.errors import UsageError
 
 T = TypeVar("T")
+_ends: ContextVar[float] = ContextVar(
+    "_ends", default=math.inf
+)  # when the innermost time limit ends, by the clock below
 LINE_EVERY = 60.0  # seconds between lines where there is no terminal
 REFRESH_EVERY = 0.1  # seconds between redrawings of a bar
+
+
+class TimeLimit(Exception):
+    """Raised by a long step that reports progress after its time limit has ended."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Stop, at its next report of progress, what runs longer than so many seconds; an outer limit stays.
+
+    >>> with time_limit(-1.0), counter(3, "tiles", enabled=False) as bar:
+    ...     bar.advance()
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.progress.TimeLimit
+    """
+    token = _ends.set(min(_ends.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _ends.reset(token)
 
 
 def counter(total: int, label: str, enabled: bool | Literal["auto"] = "auto") -> Progress[int]:
@@ -85,6 +112,8 @@ class Progress(Generic[T]):
     def advance(self, n: int = 1) -> None:
         """`n` more steps are done."""
         self.done += n
+        if time.monotonic() > _ends.get():
+            raise TimeLimit
         if self._open:
             self._view.show(self.done)
 

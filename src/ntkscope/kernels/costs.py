@@ -13,7 +13,7 @@ FEATURES = 4096  # numbers per sample that features of activations are taken to 
 @dataclass(frozen=True)
 class Rates:
     """Seconds: to set the exact kernel up, for a sample, for a pair; for a forward pass; for a multiply-add in float64 and
-    float32; to draw one entry of a projection."""
+    float32; to draw one entry of a projection. Of a machine at rest; `pace`: how many times longer they take now."""
 
     setup: float
     sample: float
@@ -24,6 +24,7 @@ class Rates:
     draw: float
     parameters: int
     outputs: int
+    pace: float = 1.0
 
 
 Cost: TypeAlias = Callable[[int, int, Rates], float]  # of n training inputs, and of m test inputs with them

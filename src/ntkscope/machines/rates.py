@@ -44,8 +44,8 @@ def measure_rates(
 ) -> Rates:
     """Time the exact kernel on 4, 16, 64, … items until that takes a moment, and a few matrix products.
 
-    What is measured is the machine at rest, so that other processes do not change a plan: the least of several times each,
-    and of what is too long to escape the others the share of a core that this process had meanwhile.
+    What is measured is the machine at rest, so that other processes do not change a plan: the least of several times, each
+    by the clock or by the processor, whichever is shorter. `pace` says how many times longer things take now.
     """
     how: dict[str, Any] = {"device": device, "memory": memory, "certify": certify, "params": params}
     total = length(x)
@@ -61,7 +61,7 @@ def measure_rates(
             break
         count = min(4 * count, MOST, total)
     again = [_time_kernel(model, items, how)[0] for _ in range(REPEATS - 1)]
-    setup, each, products = (min(several) for several in zip(costs, *again))
+    setup, each, products, pace = (min(several) for several in zip(costs, *again))
     with quiet(place(model), model), torch.no_grad():
         before, given = ModelState(model), Part(items, torch.zeros(count)).to(place(model)).x
         outputs = call(model, given)
@@ -77,38 +77,31 @@ def measure_rates(
         draw=_draw_rate(),
         parameters=parameters,
         outputs=outputs.shape[1] if outputs.ndim == 2 else 1,
+        pace=pace,
     )
 
 
-def share_of_a_core(seconds: float = 0.02) -> float:
-    """Which part of a core a busy thread gets now: 1 on a machine at rest, a fifth where five compete for each core."""
-    wall, own = time.perf_counter(), time.thread_time()
-    while (spent := time.thread_time() - own) < seconds:
-        pass
-    return min(1.0, spent / (time.perf_counter() - wall))
-
-
-def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tuple[float, float, float], int]:
-    """Seconds for one small kernel: setup, all samples, all pairs; and by how many parameters it differentiates."""
-    before, start = share_of_a_core(), time.perf_counter()
+def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tuple[float, float, float, float], int]:
+    """Seconds for one small kernel: setup, all samples, all pairs; how busy others are; by how many parameters."""
+    start, own = time.perf_counter(), time.process_time()
     gram = kernel(TIMED, model, x, profile=True, **how)
     spent = time.perf_counter() - start
-    share = (before + share_of_a_core()) / 2
+    share = min(1.0, (time.process_time() - own) / spent)
     stages = dict(gram.coverage.stages) if gram.coverage is not None else {}
     products = stages.get("products", 0.0) + stages.get("writing", 0.0)
     each = stages.get("capture", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     parameters = trainable if gram.coverage is None else sum(gram.coverage.numbers.values())
-    return (share * max(0.0, spent - products - each), share * each, share * products), parameters
+    return (share * max(0.0, spent - products - each), share * each, share * products, 1 / share), parameters
 
 
 def _least(run: Callable[[], object]) -> float:
-    """The least of several times: one of them is likely to run uninterrupted."""
+    """The least of several times, by the clock or by the processor."""
     times = []
     for _ in range(2 * REPEATS):
-        start = time.perf_counter()
+        start, own = time.perf_counter(), time.process_time()
         run()
-        times.append(time.perf_counter() - start)
+        times += [time.perf_counter() - start, time.process_time() - own]
     return min(times)
 
 

@@ -52,7 +52,7 @@ class Budget:
     (90.0, 1073741824)
     """
 
-    time: str | int | float | None = "10m"
+    time: str | int | float | None = "15m"
     memory: str | int | float = "2GiB"
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from ntkscope.xray.items import Items
 from ntkscope.xray.network import Params, chosen_matrices, outputs, shapes
 from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
-from ntkscope.xray.registry import OutOfTime, Section, Skip
+from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order
 from ntkscope.xray.result import R
 from ntkscope.xray.settings import Settings
 from ntkscope.xray.task import CLASSIFICATION, Array, Task
@@ -180,13 +180,17 @@ class Context(Subject):
         """Computed kernels of the plan that do not fit the time any more, decided once, when the main one is there."""
         if "left_out" not in self.record.metrics:
             self.pair(EXACT)
-            steps, room = self.plan.steps, self.clock.left()
-            sections = [self._pace * cost for step, cost in steps.items() if step.startswith(section_step(""))]
-            room -= sum(cost for cost in sections if cost <= room)
+            steps, named = self.plan.steps, names_of(self.plan.kernels)
+            essential = {
+                s.name: steps.get(section_step(s.name), 0.0) for s in in_order(self.task, self.given) if s.essential
+            }
+            each = essential.pop(f"{self.task.prefix}surrogates", 0.0) / len(named)  # a surrogate's fits
+            room = self.clock.left() - self._pace * sum(essential.values())
             given_up = []
             for name in self.plan.kernels:
-                seconds = 0.0 if self.pairs.has(name) else self._pace * steps.get(kernel_step(name), 0.0)
-                if seconds and seconds > room:
+                seconds = self._pace * each * len(names_of([name]))
+                seconds += 0.0 if self.pairs.has(name) else self._pace * steps.get(kernel_step(name), 0.0)
+                if seconds > room and name != EXACT:
                     given_up.append(name)
                 else:
                     room -= seconds
@@ -195,11 +199,11 @@ class Context(Subject):
 
     @property
     def _pace(self) -> float:
-        """How long the main kernel took, relative to what was expected; 1 before it was computed."""
+        """How long the main kernel took, relative to a machine at rest; before it was computed, as the plan has it."""
         step = kernel_step(EXACT)
         took = next((entry["seconds"] for entry in self.timings if entry["what"] == step), None)
         expected = self.plan.steps.get(step, 0.0)
-        return took / expected if took is not None and expected > 0 else 1.0
+        return took / expected if took is not None and expected > 0 else self.plan.pace
 
     def too_short_for(self, step: str) -> str | None:
         """Why a step of the plan does not fit the time any more; None if it does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import traceback
@@ -20,13 +21,14 @@ from ntkscope.core.arguments import as_device
 from ntkscope.core.errors import RecordError
 from ntkscope.core.files.plain import differences, to_plain
 from ntkscope.core.identity import Answers
-from ntkscope.core.progress import counter
+from ntkscope.core.progress import TimeLimit, counter, duration, time_limit
 from ntkscope.core.records.record import FILE
 from ntkscope.core.records.soundness import unsound
 from ntkscope.core.types import fingerprint
 from ntkscope.data.subsets import stratified
-from ntkscope.kernels import KERNELS
+from ntkscope.kernels import KERNELS, kernel
 from ntkscope.machines import measure_rates
+from ntkscope.machines.rates import MOST
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
 from ntkscope.xray import resuming
@@ -34,21 +36,25 @@ from ntkscope.xray.budget import Clock, as_budget, half_of_the_budget
 from ntkscope.xray.context import Context, Subject
 from ntkscope.xray.items import collect_both, compared_inputs
 from ntkscope.xray.network import (
+    Params,
     check_trained,
     chosen_parameters,
     initial_network,
+    last_parts,
     tried,
 )
 from ntkscope.xray.pictures import channel_range, thumbnails
-from ntkscope.xray.plan import Plan, make_plan, section_step
+from ntkscope.xray.plan import EXACT, Plan, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
 from ntkscope.xray.settings import Say, Settings
 from ntkscope.xray.task import CLASSIFICATION, TASKS
 from ntkscope.xray.tracked import tracked_training
+from ntkscope.xray.workload import Workload
 
 SCHEMA = 1
 DEFAULTS = Settings()
 RESERVED = 3.0  # seconds of the budget for the page
+OVER = 0.05  # of the budget by which a step that was expected to fit may pass it before it is stopped
 
 
 def xray(
@@ -202,9 +208,12 @@ class _Job(Subject):
         """What sections are computed with: the items of the plan."""
         rows = stratified(self.train.strata, plan.train, self.seed, "xray", "train")
         columns = stratified(self.test.strata, plan.test, self.seed, "xray", "test")
-        part = {"train": self.train.take(torch.from_numpy(rows)), "test": self.test.take(torch.from_numpy(columns))}
+        part: dict[str, Any] = {"train": self.train.take(torch.from_numpy(rows))}
+        part["test"] = self.test.take(torch.from_numpy(columns))
         same: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         timings = list(record.metrics.get("timings", []))
+        if plan.params is not None:
+            part["params"] = chosen_parameters(self.model, plan.params)
         return Context(**{**same, **part}, record=record, plan=plan, timings=timings)
 
     def plan(self, record: Record) -> Plan:
@@ -214,25 +223,55 @@ class _Job(Subject):
             plan = Plan.from_record(known)
             settings.tell("resuming with the plan of the earlier attempt:")
         else:
-            start, budget = time.perf_counter(), settings.budget
-            how: dict[str, Any] = {"memory": budget.bytes // 2, "certify": settings.certify, "params": self.params}
-            with half_of_the_budget():
-                rates = measure_rates(self.model, self.train.x, device=self.device, **how)
-            record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
-            plan = make_plan(
-                self.workload(rates),
-                budget,
-                max_train=settings.max_train,
-                max_test=settings.max_test,
-                kernels=settings.kernels,
-                params=self.params,
-                spent=self.clock.spent(),
-            )
+            plan = self.new_plan(record)
+            budget = settings.budget
             record.put(plan={**plan.to_record(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
             record.put(recipe_checksum=resuming.recipe_checksum(record))
         for line in plan.text:
             settings.tell(f"  {line}")
         return plan
+
+    def new_plan(self, record: Record) -> Plan:
+        """By rates measured on a few items; where gradients by all parameters do not fit all items, by the last ones alone."""
+        settings, budget, start = self.settings, self.settings.budget, time.perf_counter()
+        options: dict[str, Any] = {name: getattr(settings, name) for name in ("max_train", "max_test", "kernels")}
+        choices: list[Params] = [self.params]
+        if self.params is None and budget.seconds is not None:
+            choices += last_parts(self.model)
+        for params in choices:
+            how: dict[str, Any] = {"memory": budget.bytes // 2, "certify": settings.certify, "params": params}
+            with half_of_the_budget():
+                rates = measure_rates(self.model, self.train.x, device=self.device, **how)
+                work = self.workload(rates)
+                pace = self.pace(work, how)
+            plan = make_plan(work, budget, **options, params=params, spent=self.clock.spent(), pace=pace)
+            unhurried = make_plan(work, replace(budget, time=None), **options, params=params)
+            if (plan.train, plan.test) == (unhurried.train, unhurried.test):
+                break
+        record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
+        if params is None or params is self.params:
+            return plan
+        of_all = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        where = "the last layer" if params == "last" else f"from {params[0]} on"
+        text = list(plan.text)
+        text[2] = (
+            f"tangent kernels of the last {rates.parameters:,} of {of_all:,} parameters ({where}): those of all would not fit"
+            " the time"
+        )
+        return replace(plan, params=("last",) if params == "last" else params, text=tuple(text))
+
+    def pace(self, work: Workload, how: dict[str, Any]) -> float:
+        """How many times slower than at rest the machine is now; measured on a first block of items where time is short."""
+        pace, count, left = work.rates.pace, work.train // 8, self.clock.left()
+        if 3 * pace * work.kernel(EXACT) < left:
+            return pace
+        while count >= MOST and pace * work.once(count) > left / 20:
+            count //= 2
+        if count < MOST:
+            return pace
+        items, start = self.train.take(torch.arange(count)), time.perf_counter()
+        kernel(EXACT, self.model, items.x, device=self.device, **how)
+        return max(1.0, (time.perf_counter() - start) / work.once(count))
 
     def describe(self, context: Context) -> None:
         """Model, data and what the views show of single items."""
@@ -342,11 +381,17 @@ def _say_left_out(context: Context, tell: Say) -> None:
 def _look(section: Section[Any], context: Context) -> dict[str, Any]:
     """What one section found, or why it failed."""
     start = time.perf_counter()
-    late = None if section.every_attempt else context.too_short_for(section_step(section.name))
+    late = None if section.every_attempt or section.essential else context.too_short_for(section_step(section.name))
     try:
         if late is not None:
             raise OutOfTime(late)
-        entry = section.entry("done", section.run(context))
+        with time_limit(
+            math.inf if section.every_attempt else context.clock.left() + OVER * (context.clock.seconds or 0)
+        ):
+            entry = section.entry("done", section.run(context))
+    except TimeLimit:
+        told = f"it took longer than expected, and the time was over after {duration(time.perf_counter() - start)}"
+        entry = {**section.entry("skipped", why=f"{told}; start the same X-ray again to compute it"), "late": True}
     except OutOfTime as reason:
         entry = {**section.entry("skipped", why=str(reason)), "late": True}
     except Skip as reason:

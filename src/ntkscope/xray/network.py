@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -150,6 +151,19 @@ def chosen_parameters(model: nn.Module, params: Any) -> Params:
         raise UsageError(f"got params={params!r}; expected names or globs of parameters, 'last', or None for all")
     select(model, globs)
     return globs
+
+
+def last_parts(model: nn.Module) -> list[Params]:
+    """The parameters of the last two numbered blocks and of what follows, of the last one, by name; and the last layer.
+
+    >>> net = nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9), nn.Linear(9, 2))
+    >>> last_parts(net)
+    [('1.weight', '1.bias', '2.weight', '2.bias'), ('2.weight', '2.bias'), 'last']
+    """
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    blocks = list(dict.fromkeys(found[0] for name in names if (found := re.match(r".*?\.?\d+(?=\.)", name))))
+    starts = [next(i for i, name in enumerate(names) if name.startswith(f"{block}.")) for block in blocks[1:][-2:]]
+    return [*(tuple(names[start:]) for start in starts), "last"]
 
 
 def displacement(initial: nn.Module, model: nn.Module) -> dict[str, Tensor]:

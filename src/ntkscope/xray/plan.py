@@ -12,13 +12,13 @@ from ntkscope.kernels import KERNELS
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.network import Params
-from ntkscope.xray.registry import on_the_page
+from ntkscope.xray.registry import in_order, on_the_page
 from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
 
 MAIN = "trntk"  # the kernel an X-ray is about: what is explained, decomposed and taken apart by layers
 EXACT = KERNELS.computed_as(MAIN)  # what is computed for it
-SAFETY = 0.8  # of the time budget: a probe of a few items is trusted no further
+SAFETY = 0.9  # of the time budget: a probe of a few items is trusted no further
 COPIES = 40  # bytes held for each entry of a training kernel: float64 twice, factor and eigenvectors, float32 once
 LEAST_TRAIN, LEAST_TEST = 50, 20
 INITIAL_STEP = "initial network"
@@ -36,7 +36,9 @@ class Plan(Result):
     expected_seconds: float
     text: tuple[str, ...]
     subsampled: str | None
-    steps: Mapping[str, float]
+    steps: Mapping[str, float]  # seconds on a machine at rest
+    pace: float = 1.0  # how many times longer they take now
+    params: tuple[str, ...] | None = None  # of kernels of gradients, where those of all do not fit
 
     def to_record(self) -> dict[str, Any]:
         """The fields, seconds to a millisecond."""
@@ -83,11 +85,14 @@ def make_plan(
     kernels: Sequence[str] | None = None,
     params: Params = None,
     spent: float = 0.0,
+    pace: float = 1.0,
 ) -> Plan:
-    """All kernels on all items if that fits; else fewer kernels; else, as a last resort, fewer items.
+    """All items with the main kernel and what is essential; more kernels, then more sections, while the time lasts.
 
-    `whole`: the work on all items; its `initial_train` is 0 without an initial network. `max_train` and `max_test` are the
-    caller's own limits, `kernels` and `params` the caller's own choice. `spent`: seconds of the budget that are gone already.
+    Fewer items only where even the essential does not fit. `whole`: the work on all items; its `initial_train` is 0 without
+    an initial network. `max_train` and `max_test` are the caller's own limits, `kernels` and `params` the caller's own choice.
+    `spent`: seconds of the budget that are gone already; `pace`: how many times slower than at rest the machine is now, which
+    decides on items alone: what else no longer fits is left out on the way, if it comes to that.
     """
     train, test, classes = whole.train, whole.test, whole.classes
     chosen = check_choice(kernels, max_train, max_test)
@@ -97,16 +102,24 @@ def make_plan(
     n = min(max(min(asked_train, memory_train), LEAST_TRAIN, classes), asked_train)
     work = whole.sized(n, asked_test)
     limit = float("inf") if budget.seconds is None else SAFETY * (budget.seconds - work.page()) - spent
-    kept = list(chosen)
-    while kernels is None and len(kept) > 2 and _total(work, kept) > limit:
-        kept.pop()
     fraction = 1.0
-    while _total(work, kept) > limit and work.train > max(LEAST_TRAIN, 2 * classes):
+    while pace * _essential(work) > limit and work.train > max(LEAST_TRAIN, 2 * classes):
         fraction *= 0.9
         smaller = max(int(n * fraction), min(n, max(LEAST_TRAIN, 2 * classes)))
         fewer = max(int(asked_test * fraction), min(asked_test, max(LEAST_TEST, classes)))
         work = whole.sized(smaller, fewer)
+    kept = list(chosen if kernels is not None or work.train == n else chosen[:1])  # more items are worth more
+    while kernels is None and len(kept) > 1 and _essential(work, kept) > limit:
+        kept.pop()
     steps = _steps(work, kept)
+    room = limit - _essential(work, kept)
+    late = []
+    for section in in_order(work.task, work.given):
+        cost = steps[section_step(section.name)]
+        if not section.essential and cost > room:
+            late.append(section)
+        elif not section.essential:
+            room -= cost
     why = _reasons(train, test, work, asked_train, asked_test, memory_train, budget)
     made = Plan(
         kernels=tuple(kept),
@@ -114,12 +127,14 @@ def make_plan(
         test=work.test,
         initial_train=work.initial_train,
         initial_test=work.initial_test,
-        expected_seconds=sum(steps.values()),
+        expected_seconds=pace * (sum(steps.values()) - sum(steps[section_step(section.name)] for section in late)),
         text=(),
         subsampled=why,
         steps=steps,
+        pace=pace,
     )
-    text = _said(made, train, test, budget, [name for name in chosen if name not in kept])
+    left_out = [name for name in chosen if name not in kept] + [section.title for section in late]
+    text = _said(made, train, test, budget, left_out)
     if params is not None:
         matching = "of the last layer" if params == "last" else f"that match {', '.join(params)}"
         text.insert(2, f"gradients by {whole.rates.parameters:,} parameters, those {matching}")
@@ -162,8 +177,10 @@ def section_step(name: str) -> str:
     return f"section {name}"
 
 
-def _total(work: Workload, kernels: Sequence[str]) -> float:
-    return sum(_steps(work, kernels).values())
+def _essential(work: Workload, kernels: Sequence[str] = (EXACT,)) -> float:
+    """Expected seconds of these kernels, the initial network and the essential sections."""
+    optional = {section_step(each.name) for each in on_the_page(work.task, work.given) if not each.essential}
+    return sum(seconds for step, seconds in _steps(work, kernels).items() if step not in optional)
 
 
 def _reasons(

@@ -54,7 +54,8 @@ class Section(Generic[R]):
     """One section: its place on the page, what it says in plain words, what must have run before it, what it costs.
 
     `run(context)` computes it and returns a `result` of that type. `after`: the sections whose results it uses.
-    `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `every_attempt`: computed after all others,
+    `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `essential`: computed before the others,
+    and on fewer items rather than not at all. `every_attempt`: computed after all others,
     and again by each attempt. `tasks`: of which networks a page shows it; one that asks the context for what this network
     does not have (classes in a regression) is skipped and says so. `regression`: its form on pages of regressions, where it
     needs one of its own. `needs`: what an X-ray must have been given for the section to be on its page ("tracked"); empty for
@@ -70,6 +71,7 @@ class Section(Generic[R]):
     result: type[R]
     after: tuple[Section[Any], ...] = ()
     cost: Callable[[Workload], float] = _nothing
+    essential: bool = False
     every_attempt: bool = False
     tasks: tuple[Task, ...] = tuple(TASKS.values())
     needs: str = ""
@@ -135,7 +137,7 @@ def on_the_page(task: Task = CLASSIFICATION, given: Container[str] = ()) -> list
 
 
 def in_order(task: Task = CLASSIFICATION, given: Container[str] = ()) -> list[Section[Any]]:
-    """The sections in an order in which each comes after those it needs, otherwise as on the page."""
+    """The sections in an order in which each comes after those it needs, essential ones first, otherwise as on the page."""
     waiting, done = on_the_page(task, given), list[Section[Any]]()
     absent = set(SECTIONS) - {section.name for section in waiting}
     while waiting:
@@ -144,7 +146,7 @@ def in_order(task: Task = CLASSIFICATION, given: Container[str] = ()) -> list[Se
         if not ready:
             missing = {before.name for section in waiting for before in section.after} - known
             raise UsageError(f"sections wait for {', '.join(sorted(missing))}, which never run; correct their `after`")
-        first = next((section for section in ready if not section.every_attempt), ready[0])
+        first = min(ready, key=lambda section: (section.every_attempt, not section.essential))
         waiting.remove(first)
         done.append(first)
     return done

@@ -22,7 +22,7 @@ class Settings:
     """How an X-ray is made.
 
     `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
-    how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
+    how lazy it was. `budget`: `Budget("15m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
     plan before the run starts (default: printed unless `progress=False`), and items are sampled, class by class, only if
     not all fit. `device`: where to compute (where the model is). `seed`: of samples and intervals.
 

@@ -132,6 +132,7 @@ SECTION = register(
         run=run,
         result=Confusion,
         after=(problems.SECTION,),
+        essential=True,
         cost=cost,
     )
 )

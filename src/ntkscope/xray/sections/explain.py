@@ -324,6 +324,7 @@ SECTION: Section[Explained] = register(
         run=run,
         result=Explanations,
         after=(surrogates.SECTION,),
+        essential=True,
         cost=cost,
         regression=ForRegression(
             meaning=(

@@ -176,6 +176,7 @@ SECTION = register(
         ),
         run=run,
         result=Kernel,
+        essential=True,
         cost=cost,
     )
 )

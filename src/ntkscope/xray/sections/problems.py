@@ -308,6 +308,7 @@ SECTION: Section[Examined] = register(
         run=run,
         result=Problems,
         after=(surrogates.SECTION,),
+        essential=True,
         cost=cost,
         regression=ForRegression(
             meaning=(

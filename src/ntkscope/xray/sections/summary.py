@@ -160,6 +160,7 @@ SECTION: Section[Judged] = register(
         run=run,
         result=Summary,
         after=(surrogates.SECTION, kernel.SECTION),
+        essential=True,
         cost=cost,
         regression=ForRegression(
             meaning=(

@@ -356,6 +356,7 @@ SECTION: Section[Ratings] = register(
         ),
         run=run,
         result=Surrogates,
+        essential=True,
         cost=cost,
         regression=ForRegression(
             meaning=(
