@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import ntkscope as ns
 import ntkscope.xray.sections
 from ntkscope.core import UsageError
+from ntkscope.core.progress import progress
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds, measure_rates
 from ntkscope.xray import job
@@ -28,7 +30,7 @@ from ntkscope.xray.plan import (
     section_step,
     standard,
 )
-from ntkscope.xray.registry import SECTIONS
+from ntkscope.xray.registry import SECTIONS, in_order
 from xray.small import blobs, network, only, trained, workload
 
 RATES = Rates(
@@ -37,7 +39,7 @@ RATES = Rates(
 
 
 def plan(time: Any = None, memory: str = "2GiB", **options: Any) -> Plan:
-    chosen = {name: options.pop(name) for name in ("max_train", "max_test", "kernels") if name in options}
+    chosen = {name: options.pop(name) for name in ("max_train", "max_test", "kernels", "pace") if name in options}
     work = workload(RATES, **{"train": 2000, "test": 500, "initial": True, **options})
     return make_plan(work, Budget(time, memory), **chosen)
 
@@ -66,6 +68,19 @@ def test_more_time_is_never_less() -> None:
     plans = [plan(time) for time in (10, 20, 40, 80, 160, 320, 640)]
     assert [p.train for p in plans] == sorted(p.train for p in plans)
     assert [len(p.kernels) for p in plans] == sorted(len(p.kernels) for p in plans)
+
+
+def test_a_busy_machine_changes_a_plan_only_where_the_essential_does_not_fit() -> None:
+    at_rest, busy = plan(1000), plan(1000, pace=5.0)
+    assert (busy.kernels, busy.train, busy.test) == (at_rest.kernels, at_rest.train, at_rest.test)
+    assert busy.expected_seconds == pytest.approx(5 * at_rest.expected_seconds)
+    assert plan(60, pace=5.0).train < plan(60).train
+
+
+def test_the_essential_comes_first() -> None:
+    order = [section.essential for section in in_order() if not section.every_attempt]
+    assert order == sorted(order, reverse=True)
+    assert 0 < sum(order) < len(order)
 
 
 def test_memory_limits_the_kernel() -> None:
@@ -163,6 +178,35 @@ def test_what_does_not_fit_is_skipped_and_computed_by_the_next_attempt(
     monkeypatch.setattr(Clock, "left", lambda clock: 1e9)
     with only(*few):
         assert states(ns.xray(model, train, test, tmp_path, **options))["layers"] == "done"
+
+
+def test_a_large_network_is_explained_by_its_last_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = blobs()
+    _, model = trained(train)
+
+    def rates(model: Any, x: Any, **how: Any) -> Rates:
+        return replace(RATES, sample=10.0 if how["params"] is None else 1e-5, parameters=7)
+
+    monkeypatch.setattr(job, "measure_rates", rates)
+    with only(SECTIONS["summary"]):
+        record = ns.xray(model, train, test, tmp_path, kernels=["ck"], budget="60s", progress=False)
+    plan = record.metrics["plan"]
+    assert (plan["train"], plan["params"]) == (len(train), ["last"])  # it has no numbered blocks
+    assert "tangent kernels of the last 7 of" in plan["text"][2]
+    assert all(name.startswith("readout") for name in record.metrics["coverage"]["numbers"])
+    assert set(states(record).values()) == {"done"}
+
+
+def test_what_takes_longer_than_the_limit_is_stopped() -> None:
+    def endless(context: Any) -> Any:
+        for _ in progress(range(10**6), enabled=False):
+            time.sleep(0.01)
+
+    context: Any = SimpleNamespace(clock=Clock(0.2), too_short_for=lambda step: None)
+    entry = job.look(replace(SECTIONS["layers"], run=endless), context)
+    assert (entry["status"], entry["late"]) == ("skipped", True)
+    assert "longer than expected" in entry["why"]
+    assert entry["seconds"] < 2
 
 
 def test_without_time_for_the_main_kernel_everything_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,7 +359,7 @@ def _run(context: Context, tell: Say) -> None:
         for section in in_order(context.task, context.given):
             if section.every_attempt or not _done(section, record):
                 bar.message(section.title)
-                entry = _look(section, context)
+                entry = look(section, context)
                 context.timings.append({"what": section_step(section.name), "seconds": entry["seconds"]})
                 record.put(**{section.key: entry, "timings": context.timings})
                 _say_left_out(context, tell)
@@ -378,7 +378,7 @@ def _say_left_out(context: Context, tell: Say) -> None:
         tell(line)
 
 
-def _look(section: Section[Any], context: Context) -> dict[str, Any]:
+def look(section: Section[Any], context: Context) -> dict[str, Any]:
     """What one section found, or why it failed."""
     start = time.perf_counter()
     late = None if section.every_attempt or section.essential else context.too_short_for(section_step(section.name))
