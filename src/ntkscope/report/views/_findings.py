@@ -85,7 +85,7 @@ def left_out(source: Source) -> Markup | None:
         parts.append(tag("p", tag("b", "Left out: "), Markup(", ".join(lacking)), "."))
     late = any(mapping(source.metrics.get(f"section:{section.name}")).get("late") for section in sections)
     if used or kernels or late:
-        parts += [tag("p", "With more time it is added, and nothing is computed twice:"), _command(source)]
+        parts += [tag("p", "With more time it is added, in a folder of its own:"), _command(source)]
     return tag("div", *parts, class_="note", id="left-out")
 
 
@@ -93,14 +93,14 @@ def _command(source: Source) -> Markup:
     """The command of this X-ray with more time."""
     words = shlex.split(str(source.record.to_json().get("command") or ""))
     if "xray" not in words:
-        return tag("p", "call xray(…) again with the same arguments and a larger budget=.")
+        return tag("p", "call xray(…) again with the same arguments, another folder and a larger budget=.")
     words = ["ntkscope", *words[words.index("xray") :]]
     for place, word in reversed(list(enumerate(words))):
-        if word == "--time" or word.startswith("--time="):
-            del words[place : place + (2 if word == "--time" else 1)]
-    return tag(
-        "pre", tag("code", shlex.join([*words, "--time", "1h"])), tabindex="0", aria_label="Command that adds it"
-    )
+        option = word.partition("=")[0]
+        if option in ("--time", "--out"):
+            del words[place : place + (2 if word == option else 1)]
+    words += ["--time", "1h", "--out", "xray-1h"]
+    return tag("pre", tag("code", shlex.join(words)), tabindex="0", aria_label="Command that adds it")
 
 
 def _doubtful(source: Source) -> Markup | None:
