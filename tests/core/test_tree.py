@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.model.calling import logits
+from ntkscope.core.model.calling import arguments, logits
 from ntkscope.core.model.tree import join, leaves, length, map_tensors, move, take, tensors
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -88,6 +88,34 @@ def test_trees_that_do_not_join_say_why(trees: list[Any], message: str) -> None:
 def test_no_inputs_have_no_length() -> None:
     with pytest.raises(UsageError, match="expected at least one tensor"):
         length({})
+
+
+class Named(nn.Module):
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        return x if y is None else x + y
+
+
+class Whole(nn.Module):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return batch["x"]
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "called"),
+    [
+        (Named(), X, ((X,), {})),
+        (Named(), (X, X), ((X, X), {})),
+        (Named(), {"x": X, "y": X, "labels": X}, ((), {"x": X, "y": X})),
+        (Whole(), UserDict({"x": X, "y": X}), (({"x": X, "y": X},), {})),  # it may read both
+    ],
+)
+def test_a_model_is_called_by_position_by_name_or_with_the_whole_mapping(model: nn.Module, x: Any, called: Any) -> None:
+    assert repr(arguments(model, x)) == repr(called)
+
+
+def test_names_that_a_model_does_not_take_are_refused() -> None:
+    with pytest.raises(UsageError, match="neither by name nor as one argument"):
+        arguments(nn.Bilinear(1, 1, 1), {"input1": X})
 
 
 def test_outputs_are_a_tensor_or_carry_one() -> None:

@@ -19,8 +19,11 @@ from ntkscope.linalg import (
     effective_rank,
     eigenpairs,
     entropy_rank,
+    frobenius_norm,
     singular_values,
     spectral_density,
+    spectral_norm,
+    stable_rank,
     stochastic_trace,
     top_eigenpairs,
 )
@@ -123,13 +126,17 @@ class TestRanks:
     def test_rectangular(self) -> None:
         matrix = random(6, 9)
         sigma = torch.linalg.svdvals(matrix)
+        assert spectral_norm(matrix) == spectral_norm(matrix.T) == pytest.approx(float(sigma[0]))
+        assert stable_rank(matrix) == pytest.approx(float(sigma.square().sum() / sigma[0] ** 2))
+        assert frobenius_norm(matrix) == pytest.approx(float(matrix.norm()))
+        assert spectral_norm(torch.diag(torch.tensor([1.0, -3.0]))) == pytest.approx(3)
         assert_close(singular_values(matrix), sigma)
         assert effective_rank(matrix) == pytest.approx(entropy_rank(sigma))
         assert condition_number(matrix).value == pytest.approx(float(sigma[0] / sigma[-1]))
         with pytest.raises(UsageError, match="symmetric"):
             effective_rank(matrix, of="features")
 
-    @pytest.mark.parametrize("measure", [effective_rank, condition_number])
+    @pytest.mark.parametrize("measure", [effective_rank, stable_rank, condition_number])
     @pytest.mark.parametrize("matrix", [torch.zeros(3, 3), torch.zeros(0, 0)])
     def test_nothing_has_no_rank(self, measure, matrix: Tensor) -> None:  # type: ignore[no-untyped-def]
         with pytest.raises(NumericalError, match="undefined"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import ntkscope as ns
+from ntkscope.cli import main
 from ntkscope.core import Part, Record
 from ntkscope.core.types import fingerprint
 from ntkscope.training import fit_ensemble
@@ -38,6 +40,18 @@ def features(folder: Path) -> str:
     options: dict[str, Any] = {"dim": 256, "kind": "gaussian", "memory": "16MiB"}
     K = ns.kernel("proj-trntk", network().double(), data(600).x.double(), store=folder, **options)
     return fingerprint(K.dense())
+
+
+def items() -> Part:
+    return data(600)
+
+
+def command(folder: Path) -> str:
+    """`ntkscope kernel --store`, tile by tile."""
+    here, at = "oracles.killed_runs", ["--store", str(folder), "--memory", "3.5MB", "--device", "cpu"]
+    with contextlib.suppress(SystemExit):
+        main(["kernel", "trntk", "--model", f"{here}:network", "--data", f"{here}:items", *at])
+    return fingerprint(ns.open_kernel(folder).dense())
 
 
 def xray(folder: Path) -> str:
@@ -92,7 +106,7 @@ def without_times(value: Any) -> Any:
     return [without_times(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-RUNS = {"ensemble": ensemble, "features": features, "xray": xray, "gather": gather}
+RUNS = {"ensemble": ensemble, "features": features, "command": command, "xray": xray, "gather": gather}
 
 
 def run(name: str, folder: str) -> None:

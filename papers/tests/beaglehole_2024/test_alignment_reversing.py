@@ -33,6 +33,12 @@ def test_one_balance_is_what_the_measures_say() -> None:
     assert 0 < found["predicted"] <= 1
 
 
+def test_the_construction_exists_with_enough_rows_only() -> None:
+    found = AlignmentReversing().construction(run_of(AlignmentReversing()))
+    assert found["enough rows"] < 1e-8
+    assert (found["rank of X₁ᵀX₁ over d, n = d"], found["columns of V₂ over d, n = d"]) == (0.25, 0.75)
+
+
 def _record(tmp_path: Path, predicted: float, lowest: float, printed: float | None = None) -> Record:
     """Ten data seeds, three balances: observed 0.9, `lowest` at the smallest; predictions off by `predicted`."""
 

@@ -44,6 +44,11 @@ def test_the_linear_slope_is_the_beginning_of_the_arc_cosine() -> None:
         assert float(values) == float(DUALS["relu"](c, one, one)[0])
 
 
+def test_spectra_at_both_ends() -> None:
+    found = DeepPrediction(dimension=5).spectrum(None)
+    assert (found["alpha 0"], found["alpha infinite"]) == ([0.5, 0.5], [0.5, 0.0])
+
+
 def _record(tmp_path: Path, *, depth: float, small: float, large: float, relu: float) -> Record:
     """Curves that dip by `depth` at the middle; predictions of quadratic networks off by `small` and `large`."""
     record = made_record(tmp_path, "deep-prediction")

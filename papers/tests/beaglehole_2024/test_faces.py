@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract, made_record, readings
+from contracts.experiment import ExperimentContract, made_record, readings, run_of
 from ntkscope.core import Part
 from ntkscope_papers.beaglehole_2024 import faces
 
@@ -35,6 +35,12 @@ def test_balanced_parts_have_as_many_of_either_label() -> None:
     assert len(set(found.x.flatten().tolist())) == 6
     assert not torch.equal(found.x, faces.balanced(part, 2, 3).x)
     assert faces.signed(found).y.unique().tolist() == [-1.0, 1.0]
+
+
+def test_the_pearson_form_is_numpys(tmp_path: Path) -> None:
+    config = faces.Faces()
+    record = made_record(tmp_path, "faces", definition=config.definition(run_of(config)))
+    assert READINGS["nfa-pearson-def"](config, record).holds
 
 
 def test_diagonals_are_those_of_the_matrices() -> None:

@@ -13,6 +13,7 @@ from scipy.special import roots_hermitenorm
 from torch import nn
 
 from ntkscope.core import numpy_generator
+from ntkscope.kernels import kernel
 from ntkscope_papers.wang_2023 import lazy
 from ntkscope_papers.wang_2023 import two_layer as two
 from ntkscope_papers.wang_2023.two_layer import Shape, items_of, network, sigma, weights_of
@@ -91,6 +92,17 @@ def test_the_inequalities_step_by_step(seed: int, steps: int) -> None:
     assert found.distance == pytest.approx(distance, rel=1e-12)
     assert found.path == pytest.approx(sum(moves) / (4 * loss[0] / alpha), rel=1e-12)
     assert found.holds == (max(rate, distance, found.path) <= 1 + 1e-12)
+
+
+def test_kernels_of_the_two_layer_network_are_those_of_autograd() -> None:
+    """Eq. 76 and 77 against the engine; erratum spectra-ck-definition: without 1/√d, as section 4.1 prints it, it is not."""
+    shape = Shape(12, 9, 14)
+    model, x = network(shape, 1, law="normal").double(), items_of(shape, 1, CPU).x
+    W, v = weights_of(model)
+    whole, last = (kernel("trntk0", model, x, params=which).dense() for which in (None, "last"))
+    torch.testing.assert_close(two.conjugate_kernel(W, x), last, rtol=0, atol=1e-12)
+    torch.testing.assert_close(two.first_layer_kernel(W, v, x) + last, whole, rtol=0, atol=1e-10)
+    assert float((two.conjugate_kernel(W, x, divided=False) - last).abs().max()) > 0.3
 
 
 def test_eq_83_is_loose_and_needs_the_second_moment_of_v() -> None:

@@ -24,7 +24,16 @@ from ntkscope.linalg.spectra.health import nearest_psd, psd_health
 from ntkscope.linalg.spectra.lanczos import top_eigenpairs
 from ntkscope.linalg.spectra.power_law import power_law_tail
 from ntkscope.linalg.spectra.rank_estimate import estimate_effective_rank
-from ntkscope.linalg.spectra.spectrum import condition_number, effective_rank, eigenpairs, entropy_rank, singular_values
+from ntkscope.linalg.spectra.spectrum import (
+    condition_number,
+    effective_rank,
+    eigenpairs,
+    entropy_rank,
+    frobenius_norm,
+    singular_values,
+    spectral_norm,
+    stable_rank,
+)
 
 __all__ = [
     "DenseGram",
@@ -44,6 +53,7 @@ __all__ = [
     "eigenpairs",
     "entropy_rank",
     "estimate_effective_rank",
+    "frobenius_norm",
     "jacobi",
     "least_squares",
     "lsmr",
@@ -58,8 +68,10 @@ __all__ = [
     "psd_health",
     "singular_values",
     "spectral_density",
+    "spectral_norm",
     "spike_test",
     "spiked",
+    "stable_rank",
     "stochastic_trace",
     "top_eigenpairs",
     "tracy_widom",
@@ -67,7 +79,7 @@ __all__ = [
 
 check_room(
     __name__,
-    squares="psd_health stochastic_trace"
+    squares="frobenius_norm spectral_norm stable_rank psd_health stochastic_trace"
     " spectral_density estimate_effective_rank minimum_norm_solve participation weighted_correlation haar_control centred_pair",
     classes="Grid",
 )

@@ -12,7 +12,8 @@ from ntkscope.core.arguments import path_of
 from ntkscope.core.files.atomic import write_file
 from ntkscope.report.markup import Markup, code_script, data_script, join, tag
 
-PAGE = b'<meta name="generator" content="ntkscope">'  # by which a page knows its own kind
+PAGE = b'<meta name="generator" content="ntkscope">', b"base-uri 'none'; form-action 'none'; img-src data:; style-src"
+"""By which a page knows its own kind: the first, and in a page of an earlier version the policy in its head."""
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = ("theme.js", "tip.js", "items.js", "table.js", "review.js", "explorer.js", "training.js")
 
@@ -36,7 +37,7 @@ def document(
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        Markup(PAGE.decode()),
+        Markup(PAGE[0].decode()),
         # hashes are quoted, and an attribute holds the quotes as they are
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -99,7 +100,7 @@ def part(key: str, title: str, body: Markup) -> Markup:
     return tag("section", head, body, id=key, aria_labelledby=f"{key}-title", class_="part-of-page")
 
 
-def save(page: str, out: str | Path, over: bytes = PAGE) -> Path:
+def save(page: str, out: str | Path, over: bytes | tuple[bytes, ...] = PAGE) -> Path:
     """Write a page atomically, over an earlier one at most; it can be rebuilt from its record, so it is not synced to disk."""
     path = path_of(out, "out")
     if str(out).endswith(("/", os.sep)):

@@ -15,11 +15,13 @@ from ntkscope.linalg import (
     Gram,
     NumericalWarning,
     OperatorGram,
+    block_jacobi,
     cholesky_solve,
     conjugate_gradient,
     minimum_norm_solve,
     nystrom,
 )
+from ntkscope.linalg.solvers.preconditioner import Preconditioner
 from ntkscope.linalg.solvers.system import column_units, symmetric_part
 from ntkscope.linalg.spectra.band import lapack_is_safe
 from ntkscope.surrogates._base import Array, LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array, keep
@@ -41,6 +43,7 @@ class _Ridge(LeastSquares):
         solver: Literal["auto", "cholesky", "cg"] = "auto",
         tol: Positive = 1e-8,
         max_iter: Count = 1000,
+        preconditioner: Literal["nystrom", "block-jacobi", "none"] = "nystrom",
         rank: Count = 256,
     ) -> None:
         keep(locals())
@@ -57,10 +60,10 @@ class _Ridge(LeastSquares):
         else:
             if alpha == 0:
                 raise UsageError("got alpha=0 with solver='cg'; expected alpha > 0, or solver='cholesky'")
-            helper = nystrom(system, alpha, rank=min(int(self.rank), system.shape[0]))
+            helper = self._helper(system, alpha)
             iterated = conjugate_gradient(system, scale * columns, alpha, helper, self.tol, self.max_iter)
             solution, self.n_iter_, self.converged_ = iterated.solution, max(1, iterated.iterations), iterated.converged
-            self.n_passes_ = iterated.passes + 2  # the preconditioner, and one pass that checks for NaN
+            self.n_passes_ = iterated.passes + (self.preconditioner == "nystrom") + 1  # one pass checks for NaN
         self._check(system, scale * columns, alpha, solution)
         self.alpha_, self._weights, self._targets = alpha, weights, columns
         self.coef_ = np.ascontiguousarray(as_array(scale * solution).T)
@@ -92,6 +95,11 @@ class _Ridge(LeastSquares):
                 NumericalWarning,
                 stacklevel=4,
             )
+
+    def _helper(self, system: Gram, alpha: float) -> Preconditioner | None:
+        if self.preconditioner == "nystrom":
+            return nystrom(system, alpha, rank=min(int(self.rank), system.shape[0]))
+        return block_jacobi(system, alpha, size=self.rank) if self.preconditioner == "block-jacobi" else None
 
     def _direct(self, system: Gram, targets: Tensor, alpha: float) -> Tensor:
         """By Cholesky; by the pseudo-inverse, with a warning, if no jitter makes the matrix positive definite."""
@@ -137,8 +145,9 @@ class KernelRidge(_Ridge, LeastSquaresRegressor):
 
     v are the sample weights (1). y may have several outputs. Up to 10,000 rows by Cholesky (float64 below 5,000);
     beyond, for a kernel on disk, or with solver="cg", by conjugate gradients on `K @ v`, one product for all outputs,
-    preconditioned by a Nyström approximation (`rank` columns, one product). A singular kernel with alpha=0 gets the jitter it
-    needs: a warning says so, and `jitter_` holds the amount.
+    preconditioned by "nystrom" (`rank` columns, one product), "block-jacobi" (blocks of `rank` rows; for rows ordered
+    by similarity) or "none". A singular kernel with alpha=0 gets the jitter it needs: a warning says so, and `jitter_`
+    holds the amount.
 
     Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`, `gap_` (how far above its minimum the objective
     of an output may be, relative to it; with alpha=0 the share of the targets that is not fitted), `converged_` (`gap_` is

@@ -1,4 +1,4 @@
-"""What a kernel's eigenvalues say: effective rank, condition number.
+"""What a kernel's eigenvalues say: effective rank, stable rank, condition number.
 
 A kernel matrix is `K = Φ Φᵀ`, so its eigenvalues are the squared singular values of the features Φ. Papers speak of
 either; where it matters `of="kernel"` or `of="features"` says which.
@@ -18,8 +18,10 @@ from ntkscope.core import NumericalError
 from ntkscope.core.checked import Fraction
 from ntkscope.linalg.grams.dense import as_gram
 from ntkscope.linalg.grams.gram import Gram
+from ntkscope.linalg.grams.operator import OperatorGram
 from ntkscope.linalg.solvers.minimum_norm import default_cutoff
 from ntkscope.linalg.solvers.system import EIGENVECTORS, symmetric_part
+from ntkscope.linalg.spectra.block_lanczos import block_eigenpairs
 from ntkscope.linalg.spectra.lanczos import top_eigenpairs
 
 Matrix: TypeAlias = Gram | Tensor | np.ndarray
@@ -79,6 +81,38 @@ def entropy_rank(values: Float[Tensor, " r"]) -> float:
         raise NumericalError("the effective rank of a matrix whose singular values are all zero (or none) is undefined")
     shares = values.to(torch.float64) / values.sum().to(torch.float64)
     return float(torch.special.entr(shares).sum().exp())
+
+
+def frobenius_norm(A: Matrix) -> float:
+    """`‖A‖_F`, accumulated in float64 over tiles, so nothing is formed whole."""
+    gram = as_gram(A)
+    return sum(float(torch.linalg.vector_norm(t, dtype=torch.float64)) ** 2 for _, _, t in gram.tiles()) ** 0.5
+
+
+def spectral_norm(A: Matrix) -> float:
+    """`‖A‖₂`, the largest singular value, by Lanczos; a few tens of products."""
+    gram = as_gram(A)
+    if 0 in gram.shape:
+        return 0.0
+    if gram.symmetric:
+        return abs(float(top_eigenpairs(gram, 1, by="magnitude")[0]))
+    short, long = (gram, gram.T) if gram.shape[0] <= gram.shape[1] else (gram.T, gram)
+    n = short.shape[0]
+    square = OperatorGram((n, n), lambda v: short @ (long @ v), dtype=torch.float64, device=gram.device, symmetric=True)
+    largest = block_eigenpairs(square, 1).values if gram.out_of_core else top_eigenpairs(square, 1)[0]
+    return max(0.0, float(largest)) ** 0.5
+
+
+def stable_rank(A: Matrix) -> float:
+    """`‖A‖_F² / ‖A‖₂²`: between 1 and the rank, insensitive to small singular values; O(n²) and some products.
+
+    >>> round(stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))), 6)
+    1.5
+    """
+    norm = spectral_norm(A)
+    if norm == 0:
+        raise NumericalError("the stable rank of a zero (or empty) matrix is undefined")
+    return (frobenius_norm(A) / norm) ** 2
 
 
 @dataclass(frozen=True)
