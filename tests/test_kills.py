@@ -36,9 +36,12 @@ NIGHTLY = [
     pytest.param(12, number, marks=pytest.mark.nightly, id=f"12-{name}")
     for name, number in (("kill", signal.SIGKILL), ("interrupt", signal.SIGINT))
 ]
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.nightly, pytest.mark.long] if name == "command" else []) for name in RUNS
+]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("kills", "number"), [*GUARD, *NIGHTLY])
 def test_a_killed_run_comes_to_the_same(tmp_path: Path, name: str, kills: int, number: int) -> None:
     draw = random.Random(kills)
@@ -66,7 +69,7 @@ def test_a_killed_run_comes_to_the_same(tmp_path: Path, name: str, kills: int, n
 
 
 @pytest.mark.guard
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 def test_two_processes_at_one_folder(tmp_path: Path, name: str) -> None:
     """One of them, or both, come to the right end; one may be refused; nothing is damaged."""
     whole = finish(name, tmp_path / "whole")

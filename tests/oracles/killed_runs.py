@@ -42,15 +42,21 @@ def features(folder: Path) -> str:
     return fingerprint(K.dense())
 
 
-def items() -> Part:
-    return data(600)
-
-
 def command(folder: Path) -> str:
     """`ntkscope kernel --store`, tile by tile."""
-    here, at = "oracles.killed_runs", ["--store", str(folder), "--memory", "3.5MB", "--device", "cpu"]
+    at = ["--store", str(folder), "--memory", "3.5MB", "--device", "cpu"]
     with contextlib.suppress(SystemExit):
-        main(["kernel", "trntk", "--model", f"{here}:network", "--data", f"{here}:items", *at])
+        main(
+            [
+                "kernel",
+                "trntk",
+                "--model",
+                "oracles.store_network:network",
+                "--data",
+                "oracles.store_network:images",
+                *at,
+            ]
+        )
     return fingerprint(ns.open_kernel(folder).dense())
 
 
