@@ -137,8 +137,7 @@ def _tangent(context: Context, part: Part, ridge: float) -> Tensor:
     linear = linearize(context.model, params=context.params)
     if context.device is not None:
         linear = linear.to(context.device)
-    own = next(linear.parameters()).dtype  # the ridge is far above its rounding, and float64 would take twice the time
-    linear.solve(part, alpha=ridge, method="kernel", memory=context.memory // 2, dtype=own)
+    linear.solve(part, alpha=ridge, method="kernel", memory=context.memory // 2)
     return _answers(linear, context)
 
 
