@@ -82,7 +82,7 @@ CASES: list[Case] = [
     case(E.layer_probe, layer=given("layer"), train=matrix("n", "p"), y_train=labels(), test=matrix("m", "p"),
         y_test=labels("m"),
         protocol=given(E.ProbeProtocol(probes=("knn", "ncc"), k=3, validation=None), bad=("x", 3, object())),
-        options={"free": ("sweep", "validation")}),
+        options={"free": ("sweep", "validation"), "noise": ("error",)}),
     case(E.ProbeProtocol, k=count(3), C=positive(1.0).may_be(None), components=count(2).may_be(None),
         standardize=switch(True), validation=share(0.1).may_be(None), method=choice("auto"), seed=seed()),
     Case(shifted, {"a": matrix("w", "p"), "b": matrix("w", "p"),

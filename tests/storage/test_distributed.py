@@ -331,7 +331,7 @@ def test_interrupt_stops_the_workers(two: Any, tmp_path: Path) -> None:
         wait_until(lambda: len(notes(log, "tile")) >= 4, {})
         while not ended.is_set():  # an interrupt that falls into a finalizer is lost, and pressed again
             os.kill(os.getpid(), signal.SIGINT)
-            ended.wait(5)
+            ended.wait(1)
 
     thread = threading.Thread(target=press)
     thread.start()
