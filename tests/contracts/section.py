@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
@@ -29,6 +30,7 @@ from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
 from report.fixtures.tracking import write_tracking
 from xray.small import blobs, regressed, trained, waves
+from xray.texts import WordTokenizer, read, texts
 
 RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
 
@@ -75,7 +77,22 @@ def _odd_regression(folder: Path) -> Record:
     return ns.xray(model, (x, y), test, folder, kernels=["ck"], untrained=True, progress=False)
 
 
+def _plain_texts(folder: Path) -> Record:
+    held, y = texts(20, seed=1)
+    y[:3] = 1 - y[:3]  # the network is wrong of these
+    return ns.xray(read(), texts(60), (held, y), folder, tokenizer=WordTokenizer(), kernels=["ck"], progress=False)
+
+
+def _odd_texts(folder: Path) -> Record:
+    """A tokenizer that does not name its tokens, few texts, one of them empty."""
+    held, y = texts(6, seed=1)
+    tokenizer = partial(WordTokenizer.__call__, WordTokenizer())
+    few = {"tokenizer": tokenizer, "kernels": ["ck"], "progress": False, "untrained": True}
+    return ns.xray(read(), texts(8), (["", *held[1:]], y), folder, **few)
+
+
 _MAKERS = {
+    "texts": {"plain": _plain_texts, "odd": _odd_texts},
     "classification": {"plain": _plain_record, "odd": _odd_record},
     "regression": {"plain": _plain_regression, "odd": _odd_regression},
 }

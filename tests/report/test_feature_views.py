@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from typing import Any
 
 import numpy as np
 import pytest
 
 from contracts.dataset import given
-from contracts.view import ViewContract, read
+from contracts.view import ViewContract
 from ntkscope.core import Record
 from ntkscope.report.plots.direction import pixels_of
 from ntkscope.report.source import Section, Source
@@ -29,31 +28,22 @@ DEEP = {**SEEN, "name": "conv2", "kind": "deep", "rows": 8, "columns": 36, "shap
 DEEP |= {"items": 0, "shown": 3, "patches": 0, "patch": [3, 3, 1], "size": [7, 7], "correlation": 0.5}
 WORDED = {**DEEP, "name": HOSTILE[0], "shape": [], "columns": 8, "vectors": 320, "items": 12}
 WORDED |= {"patches": None, "patch": [], "tokens": [["good", HOSTILE[0], ""]] * 4}
-SALIENT = {
-    "texts": [{"item": 3, "tokens": ["", HOSTILE[1], "fine", "-ly"], "shares": [0.0, 0.5, 0.3, 0.2]}],
-    "words": [{"token": HOSTILE[0], "share": 0.5, "texts": 9, "first": 8}],
-    "looked_at": 60,
-}
 DATA: dict[str, Any] = {"items": 300, "outputs": 10, "passes": 10, "left_out": {HOSTILE[1]: HOSTILE[0]}}
 
 
 class TestLayerFeatures(ViewContract):
     name = "layer_features"
-    data = given(**DATA, layers=[INPUT, SEEN, DEEP], items_are="image", salient=None)
+    data = given(**DATA, layers=[INPUT, SEEN, DEEP], items_are="image")
 
 
 class TestOfTexts(ViewContract):
     name = "layer_features"
-    data = given(**DATA, layers=[WORDED], items_are="text", salient=SALIENT)
+    data = given(**DATA, layers=[WORDED], items_are="text")
 
 
 def drawn(made: Made, kind: str = "image", **data: Any) -> str:
     source = Source(Record.open(made(kind=kind)))
-    return str(
-        layer_features(
-            Section("layer_features", data={**DATA, "salient": None, "items_are": kind, **data}), source
-        ).body
-    )
+    return str(layer_features(Section("layer_features", data={**DATA, "items_are": kind, **data}), source).body)
 
 
 def test_directions_are_pictures_and_deep_layers_have_patches_that_open_their_item(made: Made) -> None:
@@ -71,14 +61,6 @@ def test_inputs_that_are_no_images_have_their_largest_entries(made: Made) -> Non
     assert body.count('class="bar-name"') == 2 * 6
     assert "input " in body
     assert "<svg" not in body
-
-
-def test_words_are_marked_by_their_share(made: Made) -> None:
-    body = drawn(made, "text", layers=[WORDED], salient=SALIENT)
-    assert 'class="token top"' in body
-    assert "--w:60%" in body  # 0.3 of 0.5
-    assert HOSTILE[1] in unescape(body)
-    assert read(body).handlers == []
 
 
 def test_a_record_that_ends_early_has_no_pictures_of_it(made: Made) -> None:

@@ -17,14 +17,12 @@ import ntkscope as ns
 from ntkscope.core import Part, Record, generator
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg.features.directions import leading_of_matrix
-from ntkscope.tangent.operators.inputs import token_saliency
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.plan import make_plan, section_step
-from ntkscope.xray.salient_words import most_salient
 from ntkscope.xray.sections import layer_features
 from ntkscope.xray.sections.layer_features import Layer, LayerFeatureMatrices
 from xray.small import only, regressed, waves, workload
-from xray.texts import TRIGGER, WordTokenizer, read, texts
+from xray.texts import WordTokenizer, read, texts
 
 RATES = Rates(0.05, 1e-3, 1e-5, 1e-4, 2e-10, 1e-10, 1e-8, 24_000, 10)
 PATCH = (slice(11, 17), slice(11, 17))  # 6 × 6 of 28 × 28 pixels: 5 % of them
@@ -195,38 +193,13 @@ def test_the_plan_knows_what_it_costs() -> None:
 # -- texts ----------------------------------------------------------------------------------------------------------------
 
 
-def test_words_count_by_their_share_for_the_length_of_a_text() -> None:
-    named = [("a", "b"), ("a", "c", "c", "d"), ("", "b", "d")]
-    shares = [np.array([0.5, 0.5]), np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.0, 0.1, 0.9])]
-    words = most_salient(named, shares)
-    assert [(word.token, word.texts, word.first) for word in words] == [("a", 2, 2), ("d", 2, 1), ("b", 2, 0)]
-    assert words[0].share == pytest.approx(0.45)
-
-
 @pytest.mark.guard
-def test_a_trigger_word_has_the_largest_saliency(tmp_path: Path) -> None:
-    """The label is whether the trigger word is in the text; held-out texts with it, and the section of an X-ray."""
-    model, words = read(), WordTokenizer()
-    held, y = texts(200, seed=1)
-    batch = words(held)
-    assert float((model(**batch).argmax(1) == y).float().mean()) > 0.95
-    with_trigger = [k for k, text in enumerate(held) if TRIGGER in text]
-    saliency = token_saliency(model, batch, centred=True) * (batch["input_ids"] > 2)
-    top = batch["input_ids"][torch.arange(len(held)), saliency.argmax(1)]
-    found = np.mean([words.convert_ids_to_tokens([int(top[k])])[0] == TRIGGER for k in with_trigger])
-    assert found >= 0.9
-    record = ns.xray(model, texts(120), (held[:60], y[:60]), tmp_path, tokenizer=words, kernels=["ck"], progress=False)
+def test_deep_layers_of_texts_have_words(tmp_path: Path) -> None:
+    held, y = texts(60, seed=1)
+    record = ns.xray(read(), texts(120), (held, y), tmp_path, tokenizer=WordTokenizer(), kernels=["ck"], progress=False)
     section = result(record)
-    assert section.salient is not None
-    assert section.salient.words[0].token == TRIGGER
-    assert section.salient.words[0].first >= 0.9 * section.salient.words[0].texts
-    assert len(section.salient.texts) == layer_features.TEXTS
-    assert all(abs(sum(text.shares) - 1) < 1e-3 for text in section.salient.texts)
     assert any(layer.tokens for layer in section.layers)
     assert "input" in section.left_out
-    page = ns.report.write_page(tmp_path).read_text()
-    assert "Words that matter to the outputs" in page
-    assert "undrawn" not in page
 
 
 # -- planted patches ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ Verbs are imported when they are run: `ntkscope --help` and `--version` do not w
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any
@@ -13,6 +15,8 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+
+BEGAN = time.perf_counter()  # what --time limits begins when the command is started
 
 # The file of this folder that has a verb's function, and the first line of that function's docstring.
 VERBS: dict[str, tuple[str, str]] = {
@@ -93,6 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     SIGTERM ends what runs as Ctrl-C does: records say *interrupted*; the exit code is 143.
     """
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # threads that spin while they wait cost tenfold on a busy machine
     words = sys.argv[1:] if arguments is None else [*arguments]
     name = next((word for word in words if not word.startswith("-")), None)
     try:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+from ntkscope.cli import BEGAN
 from ntkscope.cli import _options as opt
 
 
@@ -114,6 +115,7 @@ def xray(
         data_name=data,
         options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},
         say=lambda line: typer.echo(printable(line)),
+        began=BEGAN,
     )
     with stoppable():
         record = ns.xray(about.network, about.train, about.test, "xray/" if out is None else out, settings=settings)

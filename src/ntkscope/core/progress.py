@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as RichProgress
 
 from ntkscope.core.errors import UsageError
+from ntkscope.core.machine.interrupts import alarm
 
 T = TypeVar("T")
 _ends: ContextVar[float] = ContextVar(
@@ -26,13 +27,15 @@ LINE_EVERY = 60.0  # seconds between lines where there is no terminal
 REFRESH_EVERY = 0.1  # seconds between redrawings of a bar
 
 
-class TimeLimit(Exception):
-    """Raised by a long step that reports progress after its time limit has ended."""
+class TimeLimit(BaseException):
+    """Raised in a step whose time limit has ended; like an interrupt, it is not an error that a step could handle."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Stop, at its next report of progress, what runs longer than so many seconds; an outer limit stays.
+    """Stop what runs longer than so many seconds: at its next report of progress, and in the main thread as Ctrl-C would.
+
+    An outer limit stays.
 
     >>> with time_limit(-1.0), counter(3, "tiles", enabled=False) as bar:
     ...     bar.advance()
@@ -42,7 +45,8 @@ def time_limit(seconds: float) -> Iterator[None]:
     """
     token = _ends.set(min(_ends.get(), time.monotonic() + seconds))
     try:
-        yield
+        with alarm(seconds, TimeLimit):
+            yield
     finally:
         _ends.reset(token)
 

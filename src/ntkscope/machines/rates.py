@@ -23,6 +23,7 @@ from ntkscope.tangent.model.state import ModelState
 from ntkscope.tangent.model.subject import place, quiet
 
 ENOUGH = 0.4  # seconds of the processor after which a probe is long enough to be reliable
+PATIENCE = 5.0  # seconds after which a probe is not repeated any more
 MOST = 128  # items a probe takes at most
 REPEATS = 3  # the least of so many is what a step takes where nothing else runs
 TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
@@ -44,32 +45,37 @@ def measure_rates(
 ) -> Rates:
     """Time the exact kernel on 4, 16, 64, … items until that takes a moment, and a few matrix products.
 
-    What is measured is the machine at rest, so that other processes do not change a plan: the least of several times, each
-    by the clock or by the processor, whichever is shorter. `pace` says how many times longer things take now.
+    A sample costs what one more of them adds: what a block of any size costs belongs to the set-up. What is measured is the
+    machine at rest, so that other processes do not change a plan: the least of several times, each by the clock or by the
+    processor, whichever is shorter. `pace` says how many times longer things take now.
     """
     how: dict[str, Any] = {"device": device, "memory": memory, "certify": certify, "params": params}
-    total = length(x)
-    count = min(4, total)
-    _time_kernel(
-        model, Part(x, torch.zeros(total)).take(torch.arange(count)).x, how
-    )  # the first call imports and compiles
+    total, began, repeats = length(x), time.perf_counter(), REPEATS
+    everything = Part(x, torch.zeros(total))
+    count, least, seen = min(4, total), 0, dict[int, tuple[float, ...]]()
+    items = everything.take(torch.arange(count)).x
+    _time_kernel(model, items, how)  # the first call imports and compiles
     while True:
-        items = Part(x, torch.zeros(total)).take(torch.arange(count)).x
         start = time.process_time()
-        costs, parameters = _time_kernel(model, items, how)
-        if time.process_time() - start > ENOUGH * torch.get_num_threads() or count >= min(MOST, total):
+        seen[count], parameters = _time_kernel(model, items, how)
+        spent = (time.process_time() - start) / torch.get_num_threads()
+        if count >= min(MOST, total) or (least and spent > ENOUGH) or spent > PATIENCE:
             break
-        count = min(4 * count, MOST, total)
-    again = [_time_kernel(model, items, how)[0] for _ in range(REPEATS - 1)]
-    setup, each, products, pace = (min(several) for several in zip(costs, *again))
+        least, count = count, min(4 * count, MOST, total)
+        items = everything.take(torch.arange(count)).x
+    while time.perf_counter() - began < PATIENCE and (repeats := repeats - 1) > 0:
+        seen[count] = tuple(map(min, seen[count], _time_kernel(model, items, how)[0]))
+    setup, each, products, pace = seen[count]
+    before = seen.get(least, (0.0, 0.0))[1]
+    sample = max((each - before) / (count - least), each / count / 4)
     with quiet(place(model), model), torch.no_grad():
-        before, given = ModelState(model), Part(items, torch.zeros(count)).to(place(model)).x
+        state, given = ModelState(model), Part(items, torch.zeros(count)).to(place(model)).x
         outputs = call(model, given)
         forward = _least(lambda: call(model, given)) / count
-        before.restore(every=True)
+        state.restore(every=True)
     return Rates(
-        setup=setup,
-        sample=each / count,
+        setup=setup + max(0.0, each - count * sample),
+        sample=sample,
         pair=products / (count * (count + 1) / 2),
         forward=forward,
         double=_product_rate(np.float64),

@@ -17,6 +17,7 @@ from ntkscope.core.progress import duration
 from ntkscope.core.sizes import parse_bytes
 
 NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+MOMENT = 3.0  # seconds of expected work from which what they took says how fast the machine is
 UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -98,19 +99,48 @@ class Clock:
 
         >>> print(Clock(60.0, reserved=3.0).too_short_for(90.0))
         it was expected to take 1 min 30 s, and 5... s of 1 min 00 s were left; it does not fit 1 min 00 s however often
-        this X-ray is started: in a new folder, allow more than 1 min 33 s (--time)
+        this X-ray is started: allow more than 1 min 33 s (--time)
         """
         left = max(0.0, self.left())
         if expected <= left or self.seconds is None:
             return None
         said = f"it was expected to take {duration(expected)}, and {duration(left)} of {duration(self.seconds)} were left; "
         if expected <= self.seconds - self.reserved:
-            return f"{said}start the same X-ray again to compute it, or allow more time in a new folder"
+            return f"{said}start the same X-ray again to compute it, or allow more time (--time)"
         more = "" if smaller is None else smaller(self.seconds - self.reserved)
         return (
-            f"{said}it does not fit {duration(self.seconds)} however often this X-ray is started: in a new folder, allow more"
-            f" than {duration(expected + self.reserved)} (--time){more}"
+            f"{said}it does not fit {duration(self.seconds)} however often this X-ray is started: allow more than"
+            f" {duration(expected + self.reserved)} (--time){more}"
         )
+
+
+@dataclass
+class Pace:
+    """How many times longer steps take than was planned for a machine at rest: the last ones that took a moment together.
+
+    >>> pace = Pace(1.0)
+    >>> pace.saw(expected=10.0, took=15.0)
+    >>> pace.saw(expected=MOMENT, took=2 * MOMENT)
+    >>> pace.now()
+    2.0
+    """
+
+    start: float
+    seen: list[tuple[float, float]] = field(default_factory=list)
+
+    def saw(self, expected: float, took: float) -> None:
+        """A step is done; one that nothing was expected of says nothing."""
+        if expected > 0:
+            self.seen.append((expected, took))
+
+    def now(self) -> float:
+        """As planned until enough was seen."""
+        expected = took = 0.0
+        for one in reversed(self.seen):
+            expected, took = expected + one[0], took + one[1]
+            if expected >= MOMENT:
+                return took / expected
+        return self.start
 
 
 def as_budget(value: Any) -> Budget:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from ntkscope.core import Inputs, Part, Record
+from ntkscope.core import Inputs, Part, Record, UsageError
+from ntkscope.core.progress import TimeLimit, time_limit
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
-from ntkscope.xray.budget import Clock
+from ntkscope.xray.budget import Clock, Pace
 from ntkscope.xray.items import Items
-from ntkscope.xray.network import Params, chosen_matrices, outputs, shapes
+from ntkscope.xray.network import Params, chosen_matrices, last_layer, outputs, shapes
 from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order
@@ -33,6 +34,8 @@ from ntkscope.xray.task import CLASSIFICATION, Array, Task
 from ntkscope.xray.tracked import Tracked
 from ntkscope.xray.workload import DECOMPOSED, Workload
 
+T = TypeVar("T")
+OVER = 0.05  # of the budget by which a step that was expected to fit may pass it before it is stopped
 ALPHA = 1e-4  # kernels are first scaled to a mean diagonal of 1, so it means the same for all
 FIT: dict[str, dict[str, Any]] = {
     "labels": {"alpha": ALPHA, "tol": 1e-5, "max_iter": 100},
@@ -79,12 +82,26 @@ class Subject:
     @property
     def given(self) -> tuple[str, ...]:
         """What sections may need and this X-ray has."""
-        return () if self.tracked is None else ("tracked",)
+        found = {"tracked": self.tracked is not None, "texts": self.train.kind == "text"}
+        return tuple(name for name, there in found.items() if there)
+
+    @property
+    def examined(self) -> Params:
+        """The parameters whose weights are looked at: those that the caller chose; kernels may differentiate by fewer."""
+        return None if self.settings.params is None else self.params
 
     @cached_property
     def matrices(self) -> dict[str, nn.Parameter]:
         """The weights that are matrices, by name; those of `params` alone where they were chosen."""
-        return chosen_matrices(self.model, self.params)
+        return chosen_matrices(self.model, self.examined)
+
+    @cached_property
+    def last_layer(self) -> tuple[str, ...]:
+        """The parameters of the last affine layer; none if the outputs do not all go through one."""
+        try:
+            return last_layer(self.model, self.train, self.device)
+        except UsageError:
+            return ()
 
     def workload(self, rates: Rates) -> Workload:
         """The work on all items."""
@@ -98,6 +115,7 @@ class Subject:
             task=self.task,
             matrices=shapes(self.matrices),
             tracked=None if self.tracked is None else self.tracked.bytes,
+            given=self.given,
         )
 
 
@@ -108,7 +126,9 @@ class Context(Subject):
     record: Record
     plan: Plan
     timings: list[dict[str, Any]]  # written with each section
+    pace: Pace
     step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
+    kernel_seconds: float = 0.0  # spent on kernels in this attempt
 
     # -- the network --------------------------------------------------------------------------------------------------
 
@@ -173,41 +193,41 @@ class Context(Subject):
     @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels of the plan by their names on the page: the normalised trace-NTK first."""
-        return names_of([name for name in self.plan.kernels if name not in self.left_out])
+        return names_of([name for name in self.plan.kernels if name not in self.record.metrics.get("left_out", ())])
 
-    @cached_property
-    def left_out(self) -> tuple[str, ...]:
-        """Computed kernels of the plan that do not fit the time any more, decided once, when the main one is there."""
-        if "left_out" not in self.record.metrics:
-            self.pair(EXACT)
-            steps, named = self.plan.steps, names_of(self.plan.kernels)
-            essential = {
-                s.name: steps.get(section_step(s.name), 0.0) for s in in_order(self.task, self.given) if s.essential
-            }
-            each = essential.pop(f"{self.task.prefix}surrogates", 0.0) / len(named)  # a surrogate's fits
-            room = self.clock.left() - self._pace * sum(essential.values())
-            given_up = []
-            for name in self.plan.kernels:
-                seconds = self._pace * each * len(names_of([name]))
-                seconds += 0.0 if self.pairs.has(name) else self._pace * steps.get(kernel_step(name), 0.0)
-                if seconds > room and name != EXACT:
-                    given_up.append(name)
-                else:
-                    room -= seconds
-            self.record.put(left_out=given_up)
-        return tuple(self.record.metrics["left_out"])
+    def while_time_lasts(self, computed: str, work: Callable[[], T]) -> T | None:
+        """What `work` makes of a computed kernel of the plan, or None if the time would not suffice: it is left out then.
 
-    @property
-    def _pace(self) -> float:
-        """How long the main kernel took, relative to a machine at rest; before it was computed, as the plan has it."""
-        step = kernel_step(EXACT)
-        took = next((entry["seconds"] for entry in self.timings if entry["what"] == step), None)
-        expected = self.plan.steps.get(step, 0.0)
-        return took / expected if took is not None and expected > 0 else self.plan.pace
+        The main kernel is never left out; of others what comes after them and is essential is kept free.
+        """
+        if computed == EXACT:
+            return work()
+        sections = in_order(self.task, self.given)
+        steps, pace, surrogates = self.plan.steps, self.pace.now(), f"{self.task.prefix}surrogates"
+        essential = sum(steps.get(section_step(s.name), 0.0) for s in sections if s.essential and s.name != surrogates)
+        fits = steps.get(section_step(surrogates), 0.0) * len(names_of([computed])) / len(names_of(self.plan.kernels))
+        expected = fits + (0.0 if self.pairs.has(computed) else steps.get(kernel_step(computed), 0.0))
+        room = self.clock.left() - pace * essential
+        if pace * expected <= room:
+            with suppress(TimeLimit), time_limit(room):
+                return work()
+        self.record.put(left_out=[*self.record.metrics["left_out"], computed])
+        return None
+
+    def allowed(self, section: Section[Any]) -> float:
+        """Seconds after which a section is stopped: the time of essential ones that come after it is kept free."""
+        sections = in_order(self.task, self.given)
+        later = [s for s in sections[sections.index(section) + 1 :] if s.essential]
+        over = OVER * (self.clock.seconds or 0.0)
+        return (
+            self.clock.left()
+            + over
+            - self.pace.now() * sum(self.plan.steps.get(section_step(s.name), 0.0) for s in later)
+        )
 
     def too_short_for(self, step: str) -> str | None:
         """Why a step of the plan does not fit the time any more; None if it does."""
-        pace = self._pace
+        pace = self.pace.now()
 
         def smaller(seconds: float) -> str:
             try:
@@ -218,7 +238,7 @@ class Context(Subject):
             found = fewer_items(step, self.plan, work, seconds / pace)
             if found is None:
                 return ", choose fewer parameters (--params) or a faster device; fewer items would not be enough"
-            return f", or use about {found:,} training items, which would fit (--max-train), or fewer parameters (--params)"
+            return f", or in a new folder use about {found:,} training items, which would fit (--max-train)"
 
         return self.clock.too_short_for(pace * self.plan.steps.get(step, 0.0), smaller)
 
@@ -318,8 +338,12 @@ class Context(Subject):
         """Time a block and add it to the list of timings if it succeeds."""
         start = time.perf_counter()
         yield
+        seconds = time.perf_counter() - start
         self.timings = [entry for entry in self.timings if entry["what"] != what]
-        self.timings.append({"what": what, "seconds": round(time.perf_counter() - start, 4)})
+        self.timings.append({"what": what, "seconds": round(seconds, 4)})
+        if what.endswith(tuple(map(kernel_step, self.plan.kernels))):
+            self.kernel_seconds += seconds
+            self.pace.saw(self.plan.steps.get(what, 0.0), seconds)
 
 
 def fit_name(kernel: str, target: str) -> str:

@@ -6,6 +6,8 @@ import math
 import os
 import time
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,12 +29,13 @@ from ntkscope.core.records.soundness import unsound
 from ntkscope.core.types import fingerprint
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS, kernel
+from ntkscope.kernels.costs import Rates
 from ntkscope.machines import measure_rates
 from ntkscope.machines.rates import MOST
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
 from ntkscope.xray import resuming
-from ntkscope.xray.budget import Clock, as_budget, half_of_the_budget
+from ntkscope.xray.budget import Clock, Pace, as_budget, half_of_the_budget
 from ntkscope.xray.context import Context, Subject
 from ntkscope.xray.items import collect_both, compared_inputs
 from ntkscope.xray.network import (
@@ -40,21 +43,22 @@ from ntkscope.xray.network import (
     check_trained,
     chosen_parameters,
     initial_network,
-    last_parts,
+    last_blocks,
+    last_layer,
     tried,
 )
 from ntkscope.xray.pictures import channel_range, thumbnails
-from ntkscope.xray.plan import EXACT, Plan, make_plan, section_step
+from ntkscope.xray.plan import EXACT, PAGE_STEP, Plan, extended, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
+from ntkscope.xray.sections import surrogates
 from ntkscope.xray.settings import Say, Settings
-from ntkscope.xray.task import CLASSIFICATION, TASKS
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.tracked import tracked_training
 from ntkscope.xray.workload import Workload
 
 SCHEMA = 1
 DEFAULTS = Settings()
-RESERVED = 3.0  # seconds of the budget for the page
-OVER = 0.05  # of the budget by which a step that was expected to fit may pass it before it is stopped
+SLOW = 2.0  # times slower than at rest that the page may become
 
 
 def xray(
@@ -77,22 +81,21 @@ def xray(
     are compared, the network is run again and a few entries of a stored kernel are recomputed. The page is made from it by
     `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
     """
-    began = time.perf_counter()
+    began = time.perf_counter() if settings.began is None else settings.began
     if not isinstance(model, nn.Module):
         raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
-    budget = as_budget(options.get("budget", settings.budget))
-    chosen = replace(settings, **{**options, "budget": budget})
+    chosen = replace(settings, **{"began": began, **options})
+    chosen = replace(chosen, budget=as_budget(chosen.budget))
     with evaluating(model):
-        return _Job.of(model, train, test, chosen, began).run(Path(out))
+        return _Job.of(model, train, test, chosen).run(Path(out))
 
 
 class _Job(Subject):
     """One X-ray of all items there are: what is the same in every attempt."""
 
     @classmethod
-    def of(cls, model: nn.Module, train: Any, test: Any, settings: Settings, began: float) -> _Job:
+    def of(cls, model: nn.Module, train: Any, test: Any, settings: Settings) -> _Job:
         device = as_device(settings.device)
-        params = chosen_parameters(model, settings.params)
         tracked = tracked_training(settings.tracked, model)
         everything, held = collect_both(train, test, settings.tokenizer, settings.task)
         compared = settings.compare
@@ -111,12 +114,17 @@ class _Job(Subject):
             compared=compared,
             classes=classes,
             width=few.shape[1],
-            params=params,
+            params=chosen_parameters(model, settings.params, everything, device),
             tracked=tracked,
             device=device,
             settings=settings,
-            clock=Clock(settings.budget.seconds, began, reserved=RESERVED),
+            clock=Clock(settings.budget.seconds, time.perf_counter() if settings.began is None else settings.began),
         )
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """What a record keeps of the budget; one that is resumed may have another time."""
+        return {"time": self.settings.budget.seconds, "memory": str(self.settings.budget.memory)}
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -133,15 +141,15 @@ class _Job(Subject):
             "initial": None if first is None else {"weights": _weights(first), **resuming.described(first)},
             "options": resuming.plain_options(settings.options),
             "data": settings.data_name,
+            "memory": settings.budget.bytes,
             "train": fingerprint(self.train.x, self.train.y),
             "test": fingerprint(self.test.x, self.test.y),
-            "budget": {"time": settings.budget.seconds, "memory": settings.budget.bytes},
             "max_train": settings.max_train,
             "max_test": settings.max_test,
             "kernels": None if settings.kernels is None else list(settings.kernels),
             "classes": list(self.classes),
             "certify": settings.certify,
-            **({} if params is None else {"params": params if isinstance(params, str) else list(params)}),
+            **({} if params is None else {"params": list(params)}),
             **({} if self.task is CLASSIFICATION else {"task": self.task.name}),
             **({} if self.tracked is None else {"tracked": self.tracked.identity}),
             **({} if self.compared is None else {"compare": fingerprint(self.compared)}),
@@ -155,7 +163,11 @@ class _Job(Subject):
         if found is not None and "plan" in found.metrics:
             lost = unsound(found.folder, found.to_json())  # reads all files
             resuming.check_kernel(self.context(found, Plan.from_record(found.metrics["plan"])), lost)
-            if _finished(found) and not lost:
+            if (
+                _finished(found, on_the_page(self.task, self.given))
+                and not lost
+                and found.metrics["plan"]["budget"] == self.budget
+            ):
                 tell(f"{found.folder} already holds this X-ray, finished")
                 return found
         if not self.settings.untrained:
@@ -213,20 +225,24 @@ class _Job(Subject):
         same: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         timings = list(record.metrics.get("timings", []))
         if plan.params is not None:
-            part["params"] = chosen_parameters(self.model, plan.params)
-        return Context(**{**same, **part}, record=record, plan=plan, timings=timings)
+            part["params"] = plan.params
+        part["clock"] = replace(self.clock, reserved=max(plan.pace, SLOW) * plan.steps.get(PAGE_STEP, 0.0))
+        return Context(**{**same, **part}, record=record, plan=plan, timings=timings, pace=Pace(plan.pace))
 
     def plan(self, record: Record) -> Plan:
         """The plan of an earlier attempt, so that its results can be used; else a new, measured one."""
         known, settings = record.metrics.get("plan"), self.settings
+        plan = Plan.from_record(known) if known else self.new_plan(record)
         if known:
-            plan = Plan.from_record(known)
             settings.tell("resuming with the plan of the earlier attempt:")
-        else:
-            plan = self.new_plan(record)
-            budget = settings.budget
-            record.put(plan={**plan.to_record(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
-            record.put(recipe_checksum=resuming.recipe_checksum(record))
+            if known["budget"] != self.budget or record.metrics.get("left_out"):
+                plan = extended(
+                    plan, self.workload(Rates(**record.metrics["rates"])), settings.budget, settings.kernels
+                )
+                if record.metrics.get("left_out") or set(plan.kernels) - set(known["kernels"]):
+                    resuming.reopen(record, surrogates.SECTION.of(self.task), on_the_page(self.task, self.given))
+        record.put(plan={**plan.to_record(), "budget": self.budget}, left_out=[])
+        record.put(recipe_checksum=resuming.recipe_checksum(record))
         for line in plan.text:
             settings.tell(f"  {line}")
         return plan
@@ -234,31 +250,34 @@ class _Job(Subject):
     def new_plan(self, record: Record) -> Plan:
         """By rates measured on a few items; where gradients by all parameters do not fit all items, by the last ones alone."""
         settings, budget, start = self.settings, self.settings.budget, time.perf_counter()
+        of_all = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         options: dict[str, Any] = {name: getattr(settings, name) for name in ("max_train", "max_test", "kernels")}
         choices: list[Params] = [self.params]
         if self.params is None and budget.seconds is not None:
-            choices += last_parts(self.model)
+            choices += last_blocks(self.model)
+            with suppress(UsageError):  # the outputs do not go through one last layer
+                choices.append(last_layer(self.model, self.train, self.device))
         for params in choices:
             how: dict[str, Any] = {"memory": budget.bytes // 2, "certify": settings.certify, "params": params}
             with half_of_the_budget():
                 rates = measure_rates(self.model, self.train.x, device=self.device, **how)
                 work = self.workload(rates)
                 pace = self.pace(work, how)
-            plan = make_plan(work, budget, **options, params=params, spent=self.clock.spent(), pace=pace)
-            unhurried = make_plan(work, replace(budget, time=None), **options, params=params)
+            if params is not None and params is self.params:
+                options["gradients"] = (
+                    f"gradients by {rates.parameters:,} parameters, those that match {', '.join(params)}"
+                )
+            elif params is not None:
+                options["gradients"] = (
+                    f"tangent kernels of the last {rates.parameters:,} of {of_all:,} parameters (from {params[0]} on): those of"
+                    " all would not fit the time"
+                )
+            plan = make_plan(work, budget, **options, spent=self.clock.spent(), pace=pace)
+            unhurried = make_plan(work, replace(budget, time=None), **options)
             if (plan.train, plan.test) == (unhurried.train, unhurried.test):
                 break
         record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
-        if params is None or params is self.params:
-            return plan
-        of_all = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        where = "the last layer" if params == "last" else f"from {params[0]} on"
-        text = list(plan.text)
-        text[2] = (
-            f"tangent kernels of the last {rates.parameters:,} of {of_all:,} parameters ({where}): those of all would not fit"
-            " the time"
-        )
-        return replace(plan, params=("last",) if params == "last" else params, text=tuple(text))
+        return plan if params is self.params else replace(plan, params=params)
 
     def pace(self, work: Workload, how: dict[str, Any]) -> float:
         """How many times slower than at rest the machine is now; measured on a first block of items where time is short."""
@@ -327,12 +346,11 @@ def _weights(model: nn.Module) -> str:
     )
 
 
-def _finished(found: Record) -> bool:
-    given = ("tracked",) if "tracked" in found.config else ()
-    sections = on_the_page(TASKS[str(found.config.get("task", CLASSIFICATION.name))], given)
+def _finished(found: Record, sections: Sequence[Section[Any]]) -> bool:
     entries = [found.metrics.get(section.key, {}) for section in sections]
     skipped = [entry.get("status") == "skipped" and not entry.get("late") for entry in entries]
-    return found.status == "done" and all(gone or _done(section, found) for section, gone in zip(sections, skipped))
+    whole = all(gone or _done(section, found) for section, gone in zip(sections, skipped))
+    return found.status == "done" and whole and not found.metrics.get("left_out")
 
 
 def _done(section: Section[Any], record: Record) -> bool:
@@ -362,33 +380,24 @@ def _run(context: Context, tell: Say) -> None:
                 entry = look(section, context)
                 context.timings.append({"what": section_step(section.name), "seconds": entry["seconds"]})
                 record.put(**{section.key: entry, "timings": context.timings})
-                _say_left_out(context, tell)
                 tell(f"{section.title}: {entry['status']}{'' if entry['why'] is None else ', ' + entry['why']}")
             step_done(section_step(section.name))
-
-
-def _say_left_out(context: Context, tell: Say) -> None:
-    """Add to the plan, once, which of its kernels were given up on the way."""
-    record, plan = context.record, context.record.metrics["plan"]
-    given_up = record.metrics.get("left_out", [])
-    line = f"left out, since the time would not have sufficed: {', '.join(given_up)}"
-    if given_up and line not in plan["text"]:
-        record.put(plan={**plan, "text": [*plan["text"], line]})
-        record.put(recipe_checksum=resuming.recipe_checksum(record))
-        tell(line)
+        if record.metrics["left_out"]:
+            tell(f"left out, since the time would not have sufficed: {', '.join(record.metrics['left_out'])}")
 
 
 def look(section: Section[Any], context: Context) -> dict[str, Any]:
     """What one section found, or why it failed."""
-    start = time.perf_counter()
-    late = None if section.every_attempt or section.essential else context.too_short_for(section_step(section.name))
+    start, kernels = time.perf_counter(), context.kernel_seconds
+    step = section_step(section.name)
     try:
-        if late is not None:
+        if not (section.every_attempt or section.essential) and (late := context.too_short_for(step)) is not None:
             raise OutOfTime(late)
-        with time_limit(
-            math.inf if section.every_attempt else context.clock.left() + OVER * (context.clock.seconds or 0)
-        ):
+        with time_limit(math.inf if section.every_attempt else context.allowed(section)):
             entry = section.entry("done", section.run(context))
+        context.pace.saw(
+            context.plan.steps.get(step, 0.0), time.perf_counter() - start - context.kernel_seconds + kernels
+        )
     except TimeLimit:
         told = f"it took longer than expected, and the time was over after {duration(time.perf_counter() - start)}"
         entry = {**section.entry("skipped", why=f"{told}; start the same X-ray again to compute it"), "late": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ntkscope.core.model.copies import duplicate, own_copy
 from ntkscope.data.subsets import stratified
 from ntkscope.models import read_weights
 from ntkscope.models._weights import without_prefix
+from ntkscope.tangent.forward.readout import last_parameters
 from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tangent.model.selection import select
 from ntkscope.tangent.model.subject import Subject, place, quiet
@@ -25,7 +26,7 @@ from ntkscope.xray.items import Items
 
 BLOCK = 256
 ASKED = 256  # items of each side on which the network is asked whether it was trained
-Params: TypeAlias = Literal["last"] | tuple[str, ...] | None  # names or globs of parameters; None: all trainable ones
+Params: TypeAlias = tuple[str, ...] | None  # names or globs of parameters; None: all trainable ones
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -136,16 +137,18 @@ def _recalibrate(model: nn.Module, x: Inputs) -> None:
     model.eval()
 
 
-def chosen_parameters(model: nn.Module, params: Any) -> Params:
-    """`params=` of an X-ray: names or globs, or "last"; refused where one of them matches no trainable parameter.
+def last_layer(model: nn.Module, items: Items, device: torch.device | None) -> tuple[str, ...]:
+    """The parameters of the last affine layer, found by running the model on a few items."""
+    subject, few = Subject(model, device=device), items.take(torch.arange(min(3, len(items))))
+    return last_parameters(subject, subject.placed(as_batch(few.x, model)))
 
-    >>> chosen_parameters(nn.Linear(2, 1), "w*")
-    ('w*',)
-    """
+
+def chosen_parameters(model: nn.Module, params: Any, items: Items, device: torch.device | None) -> Params:
+    """`params=` of an X-ray: names or globs, or "last" for the last layer's; refused where one matches no parameter."""
     if params is None:
         return None
     if params in ("last", ["last"], ("last",)):
-        return "last"
+        return last_layer(model, items, device)
     globs = (params,) if isinstance(params, str) else tuple(params) if isinstance(params, list | tuple) else ()
     if not globs or not all(isinstance(glob, str) for glob in globs):
         raise UsageError(f"got params={params!r}; expected names or globs of parameters, 'last', or None for all")
@@ -153,17 +156,17 @@ def chosen_parameters(model: nn.Module, params: Any) -> Params:
     return globs
 
 
-def last_parts(model: nn.Module) -> list[Params]:
-    """The parameters of the last two numbered blocks and of what follows, of the last one, by name; and the last layer.
+def last_blocks(model: nn.Module) -> list[tuple[str, ...]]:
+    """The parameters of the last two numbered blocks and of what follows, and those of the last one, by name.
 
     >>> net = nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9), nn.Linear(9, 2))
-    >>> last_parts(net)
-    [('1.weight', '1.bias', '2.weight', '2.bias'), ('2.weight', '2.bias'), 'last']
+    >>> last_blocks(net)
+    [('1.weight', '1.bias', '2.weight', '2.bias'), ('2.weight', '2.bias')]
     """
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     blocks = list(dict.fromkeys(found[0] for name in names if (found := re.match(r".*?\.?\d+(?=\.)", name))))
     starts = [next(i for i, name in enumerate(names) if name.startswith(f"{block}.")) for block in blocks[1:][-2:]]
-    return [*(tuple(names[start:]) for start in starts), "last"]
+    return [tuple(names[start:]) for start in starts]
 
 
 def displacement(initial: nn.Module, model: nn.Module) -> dict[str, Tensor]:

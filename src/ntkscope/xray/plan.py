@@ -11,7 +11,6 @@ from ntkscope.core.progress import duration
 from ntkscope.kernels import KERNELS
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Budget
-from ntkscope.xray.network import Params
 from ntkscope.xray.registry import in_order, on_the_page
 from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
@@ -21,7 +20,8 @@ EXACT = KERNELS.computed_as(MAIN)  # what is computed for it
 SAFETY = 0.9  # of the time budget: a probe of a few items is trusted no further
 COPIES = 40  # bytes held for each entry of a training kernel: float64 twice, factor and eigenvectors, float32 once
 LEAST_TRAIN, LEAST_TEST = 50, 20
-INITIAL_STEP = "initial network"
+BUSY = 1.3  # times slower than at rest from which it is worth a word
+INITIAL_STEP, PAGE_STEP = "initial network", "page"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Plan(Result):
     steps: Mapping[str, float]  # seconds on a machine at rest
     pace: float = 1.0  # how many times longer they take now
     params: tuple[str, ...] | None = None  # of kernels of gradients, where those of all do not fit
+    gradients: str | None = None  # by which parameters, in words, if not by all
 
     def to_record(self) -> dict[str, Any]:
         """The fields, seconds to a millisecond."""
@@ -83,16 +84,17 @@ def make_plan(
     max_train: int | None = None,
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
-    params: Params = None,
+    gradients: str | None = None,
     spent: float = 0.0,
     pace: float = 1.0,
 ) -> Plan:
     """All items with the main kernel and what is essential; more kernels, then more sections, while the time lasts.
 
     Fewer items only where even the essential does not fit. `whole`: the work on all items; its `initial_train` is 0 without
-    an initial network. `max_train` and `max_test` are the caller's own limits, `kernels` and `params` the caller's own choice.
-    `spent`: seconds of the budget that are gone already; `pace`: how many times slower than at rest the machine is now, which
-    decides on items alone: what else no longer fits is left out on the way, if it comes to that.
+    an initial network. `max_train` and `max_test` are the caller's own limits, `kernels` the caller's own choice. `gradients`:
+    by which parameters kernels differentiate, if not by all. `spent`: seconds of the budget that are gone already; `pace`: how
+    many times slower than at rest the machine is now, which decides on items alone: what else no longer fits is left out on
+    the way, if it comes to that.
     """
     train, test, classes = whole.train, whole.test, whole.classes
     chosen = check_choice(kernels, max_train, max_test)
@@ -101,7 +103,7 @@ def make_plan(
     memory_train = int((budget.bytes / COPIES) ** 0.5)
     n = min(max(min(asked_train, memory_train), LEAST_TRAIN, classes), asked_train)
     work = whole.sized(n, asked_test)
-    limit = float("inf") if budget.seconds is None else SAFETY * (budget.seconds - work.page()) - spent
+    limit = float("inf") if budget.seconds is None else SAFETY * budget.seconds - spent
     fraction = 1.0
     while pace * _essential(work) > limit and work.train > max(LEAST_TRAIN, 2 * classes):
         fraction *= 0.9
@@ -132,13 +134,18 @@ def make_plan(
         subsampled=why,
         steps=steps,
         pace=pace,
+        gradients=gradients,
     )
     left_out = [name for name in chosen if name not in kept] + [section.title for section in late]
-    text = _said(made, train, test, budget, left_out)
-    if params is not None:
-        matching = "of the last layer" if params == "last" else f"that match {', '.join(params)}"
-        text.insert(2, f"gradients by {whole.rates.parameters:,} parameters, those {matching}")
-    return replace(made, text=tuple(text))
+    return replace(made, text=tuple(_said(made, train, test, budget, left_out)))
+
+
+def extended(plan: Plan, whole: Workload, budget: Budget, kernels: Sequence[str] | None) -> Plan:
+    """The same items with all kernels that were wanted: on the way, those that do not fit are left out once more."""
+    chosen = check_choice(kernels, None, None)
+    steps = _steps(whole.sized(plan.train, plan.test), chosen)
+    wider = replace(plan, kernels=chosen, steps=steps, expected_seconds=plan.pace * sum(steps.values()))
+    return replace(wider, text=tuple(_said(wider, whole.train, whole.test, budget, ())))
 
 
 def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
@@ -147,7 +154,8 @@ def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
     steps = {kernel_step(name): work.kernel(name) for name in kernels}
     if work.initial_train:
         steps[INITIAL_STEP] = work.initial(EXACT)
-    return steps | {section_step(section.name): section.cost(work) for section in on_the_page(work.task, work.given)}
+    sections = {section_step(section.name): section.cost(work) for section in on_the_page(work.task, work.given)}
+    return steps | sections | {PAGE_STEP: work.page()}
 
 
 def fewer_items(step: str, plan: Plan, work: Workload, seconds: float) -> int | None:
@@ -212,16 +220,16 @@ def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[
     ]
     if plan.subsampled:
         lines.append(f"a stratified sample: {plan.subsampled}")
+    if plan.gradients:
+        lines.append(plan.gradients)
     if left_out:
         lines.append(f"left out to fit {budget}: {', '.join(left_out)}")
     if plan.initial_train:
         lines.append(
             f"the initial network on {plan.initial_train} training and {plan.initial_test} test items, for the verdict"
         )
-    lines.append(f"expected: about {duration(plan.expected_seconds)} (budget: {budget})")
+    busy = f"; other processes make this machine {plan.pace:.1f} times slower now" if plan.pace >= BUSY else ""
+    lines.append(f"expected: about {duration(plan.expected_seconds)} (budget: {budget}{busy})")
     if budget.seconds is not None and plan.expected_seconds > budget.seconds:
-        lines.append(
-            "that is more than the budget, and fewer items would not be meaningful: what does not fit is skipped; allow more"
-            " time, choose parameters (params), or use a faster device"
-        )
+        lines.append("that is more than the budget: what does not fit is left out, and can be added later")
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ntkscope.core.identity import Answers, disagreement, drawn, identity, netwo
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import outputs
+from ntkscope.xray.registry import Section
 
 FEW = 6  # items whose kernel is computed again
 REMEDY = "use what it was started with, or choose another folder"
@@ -91,6 +92,17 @@ def check_kernel(context: Context, lost: Container[str] = ()) -> None:
             f"{context.record.folder}: {which} kernel {name} of training items {first} to {first + size - 1}, computed again,"
             f" and the one that is there {found}: the network answers differently from the one it was begun with; {REMEDY}"
         )
+
+
+def reopen(record: Record, first: Section[Any], sections: Sequence[Section[Any]]) -> None:
+    """Have a section and those that use its result computed again; what they stored of kernels and fits stays."""
+    names = {first.name}
+    for _ in sections:
+        names |= {each.name for each in sections if any(before.name in names for before in each.after)}
+    keys = [each.key for each in sections if each.name in names and each.key in record.metrics]
+    record.put(
+        **{key: {**record.metrics[key], "status": "waiting", "why": "computed again with more kernels"} for key in keys}
+    )
 
 
 def plain_options(options: Mapping[str, Any] | None) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Settings:
     `untrained=True`. `tracked`: the folder in which `ntkscope.Tracker` recorded the training of this network; the page then has
     a section on it. `compare`: further items, as `train` or inputs alone, which the section on shift compares with the
     training items. `name`, `data_name`: for the page. `options`: what a factory made the network with, part of its identity.
+    `began`: when the time of the budget began to run, by `time.perf_counter`; by default when `ns.xray` is called.
     """
 
     initial: Any = None
@@ -57,6 +58,7 @@ class Settings:
     data_name: str = ""
     options: Mapping[str, Any] | None = None
     say: Say | None = None
+    began: float | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.kernels, self.max_train, self.max_test)

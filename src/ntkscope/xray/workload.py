@@ -17,7 +17,7 @@ DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is cho
 class Workload:
     """How many training and test items are used, on how many of each the initial network is compared, and how many kernels
     get a surrogate. `classes`: how many outputs; `task`: what they are. `matrices`: shapes of the weights; `tracked`: bytes of
-    a tracker's record, None without one."""
+    a tracker's record, None without one. `given`: what sections may need and this X-ray has."""
 
     train: int
     test: int
@@ -29,11 +29,7 @@ class Workload:
     task: Task = CLASSIFICATION
     matrices: tuple[tuple[int, int], ...] = ()
     tracked: int | None = None
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """What sections may need and this X-ray has."""
-        return () if self.tracked is None else ("tracked",)
+    given: tuple[str, ...] = ()
 
     def sized(self, train: int, test: int) -> Workload:
         """The same on so many items; the initial network, if there is one, on some of them."""

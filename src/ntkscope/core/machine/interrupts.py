@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +39,47 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _Alarm:
+    """The handler of SIGALRM: raises the error of the alarm that is set."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __call__(self, number: int, frame: Any) -> None:
+        raise self.error
+
+
+@contextmanager
+def alarm(seconds: float, error: type[BaseException]) -> Iterator[None]:
+    """Inside, `error` is raised after so many seconds where the main thread is then; an alarm around this one stays.
+
+    Nothing happens in other threads, on systems without SIGALRM, and where somebody else uses that signal. One call into
+    compiled code is not interrupted: the error is raised when it returns.
+
+    >>> with alarm(0.01, TimeoutError):
+    ...     time.sleep(60)
+    Traceback (most recent call last):
+    ...
+    TimeoutError
+    """
+    main = threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM")
+    before = signal.getsignal(signal.SIGALRM) if main else None
+    if not (main and math.isfinite(seconds) and (before == signal.SIG_DFL or isinstance(before, _Alarm))):
+        yield
+        return
+    outer, began = signal.getitimer(signal.ITIMER_REAL)[0], time.monotonic()  # 0: none
+    mine = max(seconds, 1e-6)
+    signal.signal(signal.SIGALRM, _Alarm(error))
+    signal.setitimer(signal.ITIMER_REAL, min(mine, outer) if outer else mine)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if outer:
+            signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - began), 1e-6))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ SHORT = {"agop": "AGOP", "nfm": "NFM"}
 
 @VIEWS.register("layer_features")
 def layer_features(section: Section, source: Source) -> Drawing:
-    """The summary, the words of texts, a card per layer, and the table."""
+    """The summary, a card per layer, and the table."""
     layers = list(section.data["layers"])
     kind = str(section.data["items_are"])
     cards = [_card(layer, kind, source) for layer in layers]
@@ -33,7 +33,6 @@ def layer_features(section: Section, source: Source) -> Drawing:
     left_out = section.data["left_out"]
     parts = [
         tag("p", features_summary(layers), class_="meaning"),
-        _salient(section.data.get("salient"), source),
         _legend(layers, kind),
         tag("div", *cards[:CARDS], class_="layer-looks"),
         folded(f"{len(rest):,} more layers", tag("div", *rest, class_="layer-looks")) if rest else None,
@@ -230,57 +229,6 @@ def _quote(item: int, word: str, source: Source) -> Markup:
     source.items.slot("train", item)
     told = tag("b", tag("bdi", word)) if word else None
     return tag("li", told, " in " if word else None, source.items.link("train", item, longest=70))
-
-
-# -- texts ----------------------------------------------------------------------------------------------------------------
-
-
-def _salient(salient: Mapping[str, Any] | None, source: Source) -> Markup | None:
-    if not salient:
-        return None
-    words = [
-        [
-            Cell(tag("bdi", word["token"], class_="token-name"), word["token"]),
-            *figures(word["share"], shown=percent, digits=0),
-            *figures(word["texts"], word["first"]),
-        ]
-        for word in salient["words"]
-    ]
-    heads = ["Word", "Its share", "In texts", "First in"]
-    said = (
-        f"How much the outputs would change, to first order, if a word were replaced by an average one, as its share in a"
-        f" text. From {int(salient['looked_at']):,} test texts; the words are those of largest share for the length of their"
-        " texts."
-    )
-    listed = table(heads, words, name="Salient words", export=f"{source.record.name}-words.csv", kind="snug")
-    texts = tag("ul", *(_text(text, source) for text in salient["texts"]), class_="salient-texts")
-    both = tag("div", tag("div", listed), texts, class_="salient") if words else texts
-    return join([tag("h3", "Words that matter to the outputs"), tag("p", said, class_="soft small"), both])
-
-
-def _text(text: Mapping[str, Any], source: Source) -> Markup:
-    shares = [as_float(share) for share in text["shares"]]
-    largest = max((share for share in shares if share == share), default=0.0)
-    shown: list[Any] = []
-    for token, share in zip(text["tokens"], shares, strict=False):
-        if not token:
-            continue
-        strength = share / largest if largest > 0 and share == share else 0.0
-        word = token[1:] if token.startswith("-") and len(token) > 1 else token
-        kind = "token top" if strength == 1 else "token"
-        shown += [
-            None if word is not token else " ",
-            tag(
-                "bdi",
-                word,
-                class_=kind,
-                style=f"--w:{100 * strength:.0f}%",
-                data_tip=f"{percent(share, 0)} of the text",
-            ),
-        ]
-    item = int(text["item"])
-    label = tag("span", f"test item {source.items.number('test', item)}", class_="soft small")
-    return tag("li", tag("span", *shown, class_="tokens"), " ", label)
 
 
 # -- the rest -------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from torch import nn
 
 from ntkscope.core import UsageError
 
+SHOWN = 24  # names in an error
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
 
 
@@ -77,7 +78,10 @@ def _chosen(
             return chosen
         chosen = {}
     if not chosen:
-        raise UsageError(f"no trainable parameter matches {wanted}; there are: {', '.join(trainable)}")
+        some = (
+            list(trainable) if len(trainable) <= SHOWN else [*list(trainable)[:SHOWN], f"… ({len(trainable):,} in all)"]
+        )
+        raise UsageError(f"no trainable parameter matches {wanted}; there are: {', '.join(some)}")
     return chosen
 
 

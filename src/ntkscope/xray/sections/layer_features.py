@@ -24,7 +24,7 @@ from ntkscope.xray.items import Items
 from ntkscope.xray.pictures import PickedOut, channel_range, picked_out
 from ntkscope.xray.registry import Finding, Section, Skip, register
 from ntkscope.xray.result import Result
-from ntkscope.xray.salient_words import Salient, salient_words, token_names
+from ntkscope.xray.salient_words import token_names
 from ntkscope.xray.workload import Workload
 
 ITEMS = 512  # training items that gradients are averaged over
@@ -32,7 +32,6 @@ OUTPUTS = 32  # outputs that are differentiated one by one; of more, so many ran
 WIDEST = 1024  # outputs of a layer; of wider ones the control alone would take minutes
 SEEN, DEEP = 4, 2  # directions of a layer that sees the input, and of any other
 SHOWN = 5  # training items for each direction of a deep layer
-TEXTS = 12  # test texts whose tokens are shown
 DRAWS = (40, 200)  # of the control: at least and at most
 DRAWN = 2e9  # multiply-adds that the draws of one layer may take, beyond the fewest
 OUTPUTS_THEMSELVES = "it makes the outputs themselves, so that they react to what its weights pass on by definition"
@@ -78,7 +77,7 @@ class Layer(Result):
 
 @dataclass(frozen=True)
 class LayerFeatureMatrices(Result):
-    """The layers in the order in which they are called; what is left out and why; of texts, the salient words."""
+    """The layers in the order in which they are called; what is left out and why."""
 
     layers: tuple[Layer, ...]
     items: int
@@ -86,7 +85,6 @@ class LayerFeatureMatrices(Result):
     passes: int
     items_are: str
     left_out: Mapping[str, str]
-    salient: Salient | None = None
 
 
 def run(context: Context) -> Finding[LayerFeatureMatrices]:
@@ -106,15 +104,14 @@ def run(context: Context) -> Finding[LayerFeatureMatrices]:
         raise Skip(str(why)) from why
     left_out |= {name: why for name, why in found.left_out.items() if name not in names and name not in left_out}
     layers = _layers(context, part, rows, found, projector)
-    salient = _salient(context, left_out) if part.kind == "text" else None
     passes = min(OUTPUTS, found.outputs) if sketched else found.outputs
-    result = LayerFeatureMatrices(layers, len(part), found.outputs, passes, part.kind, left_out, salient)
+    result = LayerFeatureMatrices(layers, len(part), found.outputs, passes, part.kind, left_out)
     return Finding(result, _confidence(result, found.certificate))
 
 
 def _chosen(projector: Projector, context: Context, left_out: dict[str, str]) -> list[str]:
     """The layers that are examined: those of the chosen parameters that are not too wide."""
-    chosen = None if context.params is None else set(select(context.model, context.params))
+    chosen = None if context.examined is None else set(select(context.model, context.examined))
     names = []
     for name, site in projector.sites.items():
         if chosen is not None and site.parameter not in chosen:
@@ -312,19 +309,6 @@ def _with_items(record: Layer, kept: Kept, shown: PickedOut, rows: np.ndarray, w
         )
         record = replace(record, tokens=told)
     return record
-
-
-def _salient(context: Context, left_out: dict[str, str]) -> Salient | None:
-    """Saliency of the test texts, those that are shown first; the words of all of them."""
-    rows = stratified(context.test.strata, ITEMS, context.seed, "xray", "saliency")
-    few = stratified(context.test.strata[rows], TEXTS, context.seed, "xray", "shown texts")
-    order = np.concatenate([rows[few], np.delete(rows, few)])
-    try:
-        found = salient_words(context, context.test.take(torch.from_numpy(order)), len(few))
-    except UsageError as why:
-        left_out["tokens"] = str(why)
-        return None
-    return replace(found, texts=tuple(replace(text, item=int(order[text.item])) for text in found.texts))
 
 
 def _confidence(found: LayerFeatureMatrices, checks: Certificate) -> str:

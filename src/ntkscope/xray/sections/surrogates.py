@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError
 from ntkscope.machines import KernelMachine, KernelPair, rate
+from ntkscope.machines.computing import names_of
 from ntkscope.measures.alignment import centred_alignment
 from ntkscope.measures.faithfulness import accuracy, probabilities
 from ntkscope.measures.regression import OutputFidelity, output_fidelity, r_squared
@@ -197,7 +199,12 @@ def run(context: Context) -> Finding[Ratings]:
     network, y = context.network_outputs, context.labels_test
     if context.task is CLASSIFICATION:
         context.keep("surrogates.network_probability", probabilities(network)[np.arange(len(y)), y])
-    table: Any = tuple(_row(context, name, target) for name in context.kernels for target in context.task.fits)
+    table: Any = ()
+    for computed in context.plan.kernels:
+        table += context.while_time_lasts(computed, partial(_rows, context, computed)) or ()
+    table = tuple(
+        replace(row, trivial=row.target == context.task.outputs and _trivial(context, row.kernel)) for row in table
+    )
     found: Ratings
     if context.task is CLASSIFICATION:
         found = Surrogates(table, accuracy(network, y))
@@ -234,14 +241,18 @@ def _confidence(found: Ratings, context: Context) -> str:
     return said
 
 
+def _rows(context: Context, computed: str) -> tuple[Any, ...]:
+    """A row for each kernel that this computed one gives, and each fit of it."""
+    return tuple(_row(context, name, target) for name in names_of([computed]) for target in context.task.fits)
+
+
 def _row(context: Context, name: str, target: str) -> Row | OutputRow:
     y = context.labels_test
     machine, made = context.machine(name, target), context.machine_logits(name, target)
     if context.task is CLASSIFICATION:
         context.keep(f"surrogates.probability.{fit_name(name, target)}", probabilities(made)[np.arange(len(y)), y])
-    trivial = target == context.task.outputs and _trivial(context, name)
     rating = rated if context.task is CLASSIFICATION else rated_outputs
-    return rating(machine, made, context.network_outputs, y, trivial=trivial, seed=context.seed)
+    return rating(machine, made, context.network_outputs, y, trivial=False, seed=context.seed)
 
 
 def _trivial(context: Context, name: str) -> bool:
