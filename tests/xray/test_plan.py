@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,8 @@ from ntkscope.core import UsageError
 from ntkscope.core.progress import progress
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds, measure_rates
-from ntkscope.xray import job
-from ntkscope.xray.budget import Budget, Clock
+from ntkscope.xray import job, pairs
+from ntkscope.xray.budget import Budget, Clock, Pace
 from ntkscope.xray.plan import (
     EXACT,
     LEAST_TRAIN,
@@ -201,15 +202,56 @@ def test_a_large_network_is_explained_by_its_last_layers(tmp_path: Path, monkeyp
 
 
 def test_what_takes_longer_than_the_limit_is_stopped() -> None:
-    def endless(context: Any) -> Any:
+    """Where it reports progress, and in the main thread wherever it is."""
+
+    def reporting(context: Any) -> Any:
         for _ in progress(range(10**6), enabled=False):
             time.sleep(0.01)
 
-    context: Any = SimpleNamespace(clock=Clock(0.2), too_short_for=lambda step: None)
-    entry = job.look(replace(SECTIONS["layers"], run=endless), context)
-    assert (entry["status"], entry["late"]) == ("skipped", True)
-    assert "longer than expected" in entry["why"]
-    assert entry["seconds"] < 2
+    def silent(context: Any) -> Any:
+        time.sleep(60)
+
+    context: Any = SimpleNamespace(
+        too_short_for=lambda step: None, allowed=lambda section: 0.2, kernel_seconds=0.0, pace=Pace(1.0)
+    )
+    for run in (reporting, silent):
+        entry = job.look(replace(SECTIONS["layers"], run=run), context)
+        assert (entry["status"], entry["late"]) == ("skipped", True)
+        assert "longer than expected" in entry["why"]
+        assert entry["seconds"] < 2
+    with ThreadPoolExecutor(1) as elsewhere:
+        entry = elsewhere.submit(job.look, replace(SECTIONS["layers"], run=reporting), context).result()
+    assert entry["late"] is True
+
+
+def test_a_kernel_that_does_not_fit_is_left_out_alone_and_another_time_adds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The essential sections are there without it; the same command with more time computes it and nothing else again."""
+    train, test = blobs()
+    _, model = trained(train)
+    computed, made = [], pairs.parts
+
+    def counted(name: str, *given: Any, **options: Any) -> Any:
+        computed.append(name)
+        if name == "em" and len(computed) < 4:
+            time.sleep(60)
+        return made(name, *given, **options)
+
+    monkeypatch.setattr(pairs, "parts", counted)
+    monkeypatch.setattr(job, "measure_rates", lambda *given, **how: RATES)
+    monkeypatch.setattr(Clock, "left", lambda clock: 3.0 if "em" not in computed else 1e9)
+    options: dict[str, Any] = {"kernels": ["ck", "em", "pntk"], "progress": False}
+    with only(SECTIONS["summary"], SECTIONS["explain"]):
+        record = ns.xray(model, train, test, tmp_path, budget="60s", **options)
+        assert computed == ["trntk0", "ck", "em", "pntk"]
+        assert record.metrics["left_out"] == ["em"]
+        assert set(states(record).values()) == {"done"}
+        record = ns.xray(model, train, test, tmp_path, budget="90s", **options)
+    assert computed == ["trntk0", "ck", "em", "pntk", "em"]
+    assert record.metrics["left_out"] == []
+    table = record.metrics["section:surrogates"]["data"]["table"]
+    assert list(dict.fromkeys(row["kernel"] for row in table)) == ["trntk", "trntk0", "ck", "em", "pntk"]
 
 
 def test_without_time_for_the_main_kernel_everything_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,12 +67,9 @@ def _text(text: Mapping[str, Any], source: Source) -> Markup:
 def _answer(item: int, source: Source) -> Markup | None:
     """What the network said of a test text, where that is wrong."""
     labels, predicted = source.array("labels.test"), source.array("network.test_prediction")
-    if (
-        labels is None
-        or predicted is None
-        or item >= min(len(labels), len(predicted))
-        or labels[item] == predicted[item]
-    ):
+    if labels is None or predicted is None or not item < min(len(labels), len(predicted)):
+        return None
+    if labels[item] == predicted[item]:
         return None
     mark = source.class_mark
     return tag("span", " ", mark(labels[item]), ", predicted as ", mark(predicted[item]), class_="small wrong")

@@ -34,18 +34,14 @@ def run(context: Context) -> Finding[Salient]:
 
 
 def _order(context: Context) -> Array:
-    """Test texts: those that are predicted wrongly alternate with others, class by class."""
+    """Test texts: of those that are shown, up to half are predicted wrongly, and the others are from every class."""
     rows = stratified(context.test.strata, TEXTS, context.seed, "xray", "saliency")
     if context.task is not CLASSIFICATION:
         return rows
     wrong = np.flatnonzero(context.network_logits.argmax(1) != context.y_test)[: TEXTS // 2]
     right = np.setdiff1d(rows, wrong)
-    first = min(len(wrong), max(SHOWN // 2, SHOWN - len(right)))
-    few = (
-        right[stratified(context.test.strata[right], SHOWN - first, context.seed, "xray", "shown texts")]
-        if first < SHOWN
-        else right[:0]
-    )
+    first = min(len(wrong), max(SHOWN // 2, SHOWN - len(right)))  # of the texts that are shown
+    few = right[stratified(context.test.strata[right], SHOWN - first, context.seed, "xray", "shown texts")]
     return np.concatenate([wrong[:first], few, wrong[first:], np.setdiff1d(right, few)])[:TEXTS]
 
 
