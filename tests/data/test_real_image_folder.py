@@ -12,7 +12,7 @@ from PIL import Image
 import ntkscope.data
 from contracts.dataset import DatasetContract, given
 from ntkscope.core import Split, UsageError
-from ntkscope.core.errors import DataCorrupt, DataNotFound, UnknownName
+from ntkscope.core.errors import DataCorrupt, DataNotFound, MemoryBudgetError, UnknownName
 from ntkscope.data.image_folder import read_image
 
 COLOURS = {"boa": (255, 0, 0), "cobra": (0, 255, 0), "viper": (0, 0, 255)}
@@ -85,11 +85,20 @@ def test_classes_and_default_normalisation(tmp_path: Path) -> None:
         load(tmp_path, classes=("vipr", "boa"))
 
 
-@pytest.mark.parametrize("held_out", ["test", "val", "validation"])
+@pytest.mark.parametrize("held_out", ["test", "val", "validation", "valid", "Test"])
 def test_names_of_the_test_folder(tmp_path: Path, held_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_images(tmp_path / "snakes", held_out=held_out, train=2, test=1)
     monkeypatch.setenv("NTKSCOPE_DATA", str(tmp_path))
-    assert len(ntkscope.data.load("image-folder", folder="snakes").test) == 3
+    split = ntkscope.data.load("image-folder", folder="snakes")
+    assert (len(split.train), len(split.test)) == (6, 3)
+    assert split.options["parts"] == f"train/ and {held_out}/"
+
+
+def test_images_that_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_images(tmp_path, train=1, test=1)
+    monkeypatch.setattr("os.sysconf", lambda name: 40)
+    with pytest.raises(MemoryBudgetError, match=r"3 images of 8x8 need .* GiB, and the machine has"):
+        load(tmp_path)
 
 
 def test_crop_keeps_the_middle_and_stretch_keeps_all(tmp_path: Path) -> None:
@@ -134,16 +143,23 @@ def test_class_folders_alone_are_split(tmp_path: Path, below: str, monkeypatch: 
         assert torch.equal(part.x[:, 0, 0, 0].long(), part.y)  # in [0, 1]
     names = [*split.train.extras["path"], *split.test.extras["path"]]
     assert len({*names}) == 20
+    assert split.options["parts"].endswith("CLASS/, of which 20 % were drawn as test items (seed 0)")
     assert load(tmp_path / "mine", channels=1, test_fraction=0.5, seed=3).test.y.tolist() == [0] * 5 + [1] * 5
+
+
+def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.full((3, 2), 40_000, np.uint16)).save(tmp_path / "x.png")
+    with pytest.raises(DataCorrupt, match=r"mode I;16, expected eight bits .* convert the images as in training"):
+        read_image(tmp_path / "x.png", None, "crop")
 
 
 def test_folders_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(DataNotFound, match=r"(?s)lacks a folder train\).*make the folders train/CLASS/"):
+    with pytest.raises(DataNotFound, match=r"lacks a folder train\).*; make the folders train/CLASS/"):
         load(tmp_path)
     (tmp_path / "train").mkdir()
-    with pytest.raises(DataNotFound, match=r"lacks a folder test or val or validation"):
+    with pytest.raises(DataNotFound, match=r"lacks a folder test or testing or validation or valid"):
         load(tmp_path)
     (tmp_path / "test").mkdir()
     with pytest.raises(DataCorrupt, match=r"train: no class folder in it"):

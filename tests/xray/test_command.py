@@ -112,11 +112,16 @@ def test_data_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
     (tmp_path / "notes.md").write_text("text")
     train, test, classes = data_of("pictures", {}, None, 0, nn.Conv2d(channels, 2, 3))
     assert (train.x.shape, len(test), classes) == ((16, channels, 4, 4), 4, ("class 0", "class 1"))
-    assert (
-        f"16 training and 4 test items\nimages of {channels} x 4 x 4, pixels in [0, 1] less" in capsys.readouterr().out
-    )
+    printed = capsys.readouterr().out
+    assert "16 training and 4 test items (CLASS/, of which 20 % were drawn as test items (seed 0))" in printed
+    assert "classes: 0 = class 0 (10), 1 = class 1 (10)" in printed
+    assert f"images of {channels} x 4 x 4 ({'grey' if channels == 1 else 'RGB'}), pixels in [0, 1] less" in printed
     assert data_of("texts.csv", {"test_fraction": 0.5}, None, 0)[2] == ("no", "yes")
-    assert len(data_of("image-folder", {"root": "pictures"}, None, 0)[0]) == 16  # as the error advises
+    assert "input: 'text'; label: 'label'" in capsys.readouterr().out
+    train, *_ = data_of(
+        "image-folder", {"root": "pictures"}, None, 0, nn.Conv2d(channels, 2, 3)
+    )  # as the error advises
+    assert train.x.shape == (16, channels, 4, 4)
     with pytest.raises(UsageError, match=r"ends in '\.md'; expected a folder of images, a table \(\.csv"):
         data_of("notes.md", {}, None, 0)
     with pytest.raises(DataNotFound, match="no such file or folder"):

@@ -64,6 +64,7 @@ def one(data: Any, **options: Any) -> Items:
         lambda: DataLoader(TensorDataset(X, Y), batch_size=4),
         lambda: [X, Y],
         lambda: (X.numpy(), Y.numpy()),
+        lambda: (X.numpy().astype(np.float64), Y.numpy()),
         lambda: DataLoader(TensorDataset(X.reshape(3, 2, 2), Y.reshape(3, 2)), batch_size=None),
     ],
 )
@@ -162,9 +163,12 @@ def test_a_shuffling_loader_is_refused_by_kernels_and_the_x_ray_in_the_same_word
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"input": x}])
-def test_kernels_say_how_an_array_becomes_a_tensor(wrap: Callable) -> None:
-    with pytest.raises(UsageError, match=r"torch\.from_numpy"):
-        ns.kernel("trntk", nn.Linear(2, 3), wrap(X.numpy()))
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_kernels_take_arrays(wrap: Callable, kind: type) -> None:
+    model = nn.Linear(2, 3)
+    assert torch.equal(
+        ns.kernel("trntk", model, wrap(X.numpy().astype(kind))).dense(), ns.kernel("trntk", model, X).dense()
+    )
 
 
 def test_an_endless_sampler_is_refused() -> None:

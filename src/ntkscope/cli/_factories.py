@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 from torch import nn
 from torch.utils.data import DataLoader
@@ -21,8 +22,8 @@ from ntkscope.core import UsageError
 from ntkscope.core.errors import DataCorrupt, DataNotFound
 from ntkscope.core.files.printable import printable
 from ntkscope.core.model.loading import in_order
-from ntkscope.data.image_folder import SUFFIXES as IMAGES
-from ntkscope.data.table import SUFFIXES, tables
+from ntkscope.data._columns import SUFFIXES, tables
+from ntkscope.data.image_folder import by_class
 
 
 def imported(name: str, what: str) -> Callable[..., Any]:
@@ -104,15 +105,17 @@ def data_of(
     That is a Split, (train, test), (train, test, class names) or a LightningDataModule. Images of a folder or table get the
     channels that `network` takes.
     """
+    kind = name
     if name not in ns.data.DATASETS and os.path.exists(name):
-        kind, given = _kind_of(Path(name)), {"channels": channels_of(network), **given}
-        split = ns.data.load(kind, **{"root": name, "seed": seed, **given})
-        typer.echo(printable("\n".join(_described(name, split))))
-        return split.train, split.test, split.classes
-    if ":" not in name:
-        if name not in ns.data.DATASETS and (os.sep in name or Path(name).suffix in SUFFIXES):
+        kind, root = _kind_of(Path(name)), name
+    if ":" not in kind:
+        if kind not in ns.data.DATASETS and (os.sep in kind or Path(kind).suffix in SUFFIXES):
             raise DataNotFound(f"--data {name!r}: no such file or folder in {Path.cwd()}; expected one that exists")
-        split = ns.data.load(name, **{"root": root, "seed": seed, **given})
+        brought = kind in ("image-folder", "table")
+        channels = {"channels": channels_of(network)} if brought else {}
+        split = ns.data.load(kind, **{"root": root, "seed": seed, **channels, **given})
+        if brought:
+            typer.echo(printable("\n".join(_described(name, split))))
         return split.train, split.test, split.classes
     made = _made(name, "data", given)
     if isinstance(made, ns.Split):
@@ -139,8 +142,7 @@ def data_of(
 
 def _kind_of(path: Path) -> str:
     """The loader of a folder or table."""
-    by_class = any(file.suffix.lower() in IMAGES for file in path.glob("train/*/*"))
-    if not by_class and tables(path):
+    if not by_class(path) and tables(path):
         return "table"
     if path.is_dir():
         return "image-folder"
@@ -166,15 +168,33 @@ def channels_of(network: nn.Module | None) -> int:
 
 def _described(name: str, split: ns.Split) -> list[str]:
     """What was read, so that a wrong guess is seen."""
-    lines = [f"{name}: {len(split.train):,} training and {len(split.test):,} test items"]
+    lines = [f"{name}: {len(split.train):,} training and {len(split.test):,} test items ({split.options['parts']})"]
+    if "label" in split.options:
+        lines.append(f"input: {_listed(split.options['input'])}; label: {split.options['label']!r}")
+    if split.classes:
+        counts = torch.bincount(torch.cat([split.train.y, split.test.y]), minlength=len(split.classes)).tolist()
+        lines.append(
+            "classes: "
+            + _listed([f"{number} = {each} ({counts[number]:,})" for number, each in enumerate(split.classes)])
+        )
+    else:
+        y = torch.cat([split.train.y, split.test.y])
+        lines.append(f"labels: {'real' if y.is_floating_point() else 'whole'} numbers from {y.min():g} to {y.max():g}")
     if "mean" in split.extras:
         mean, std = ([round(number, 4) for number in split.extras[key].tolist()] for key in ("mean", "std"))
-        shape = " x ".join(map(str, split.train.x.shape[1:]))
+        shape = " x ".join(map(str, split.train.x.shape[1:])) + (" (grey)" if split.train.x.shape[1] == 1 else " (RGB)")
         lines.append(
-            f"images of {shape}, pixels in [0, 1] less {mean}, divided by {std}; if the network was trained with others:"
-            " --data-option normalise=…"
+            f"images of {shape}, pixels in [0, 1] less {mean}, divided by {std};"
+            " if the network was trained with others: --data-option normalise=…"
         )
     return lines
+
+
+def _listed(names: str | Sequence[str], most: int = 12) -> str:
+    """Some names, the first of many."""
+    if isinstance(names, str):
+        return repr(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def tokenizer_of(name: str | None) -> Any:

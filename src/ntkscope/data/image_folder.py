@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,23 +20,23 @@ from PIL import Image, UnidentifiedImageError
 from ntkscope.core import Split, UsageError, numpy_generator
 from ntkscope.core.arguments import path_of
 from ntkscope.core.checked import Count, Tolerance
-from ntkscope.core.errors import DataCorrupt, MemoryBudgetError, UnsafeData
+from ntkscope.core.errors import DataCorrupt, DataNotFound, MemoryBudgetError, UnsafeData
 from ntkscope.data._files import Root, not_found, places
-from ntkscope.data.digits import stratified
 from ntkscope.data.normalise import IMAGENET, MeanStd, Normalise
 from ntkscope.data.registry import DATASETS
-from ntkscope.data.subsets import Classes, Images, Subset, image_split, resolve_classes
+from ntkscope.data.subsets import Classes, Images, Subset, image_split, resolve_classes, spread
 
 P = TypeVar("P")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")  # nothing else is tried, whatever the file's name says
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # eight bits; sixteen would be cut off
 MAX_PIXELS = 50_000_000
-TEST_FOLDERS = ("test", "val", "validation")
+FLOATS = 5  # bytes per pixel and channel: one while reading, then four beside it
+TRAIN_NAMES = ("train", "training")
+TEST_NAMES = ("test", "testing", "validation", "valid", "val", "dev")  # the first there is
 STANDARD: dict[int, MeanStd] = {1: ((0.0,), (1.0,)), 3: IMAGENET}  # by channels
-REMEDY = (
-    "make the folders train/CLASS/ and test/CLASS/ (or val/CLASS/), or CLASS/ alone, with .png, .jpg or .webp images in"
-    " each, such as an unpacked ImageNet, and pass root= that folder, or folder= its name below the data root."
+EXPECTED = (
+    "make the folders train/CLASS/ and test/CLASS/ (or val/CLASS/), or CLASS/ alone, with .png, .jpg or .webp images"
 )
 
 
@@ -53,6 +53,8 @@ def read_image(
 
     `resize="crop"`: the shorter side is scaled to `size` and the middle is kept; `"stretch"`: both sides are scaled.
     """
+    if content is None and not os.path.isfile(path):  # reading a pipe would block
+        raise DataNotFound(f"{path}: no such image file; expected one, with its path relative to its table or folder")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -64,7 +66,8 @@ def read_image(
                     )
                 if picture.mode not in MODES:
                     raise DataCorrupt(
-                        f"{path}: pixels are of mode {picture.mode}, expected eight bits; convert the image"
+                        f"{path}: pixels are of mode {picture.mode}, expected eight bits per channel, to which programs scale"
+                        " others differently; convert the images as in training"
                     )
                 image = picture.convert("RGB" if channels == 3 else "L")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -97,7 +100,10 @@ def list_classes(folder: Path) -> dict[str, list[Path]]:
         files = [file for file in _seen(folder / name) if file.suffix.lower() in SUFFIXES and file.is_file()]
         found[name] = sorted(files, key=lambda file: file.name)
         if not found[name]:
-            raise DataCorrupt(f"{folder / name}: no image in this class folder, expected some of {', '.join(SUFFIXES)}")
+            raise DataCorrupt(
+                f"{folder / name}: no image in this class folder, expected some of {', '.join(SUFFIXES)}; add them, or remove"
+                " the folder"
+            )
     if not found:
         raise DataCorrupt(f"{folder}: no class folder in it, expected one for each class with images inside")
     return found
@@ -114,10 +120,17 @@ def _seen(folder: Path) -> list[Path]:
     return found
 
 
-def _find(
-    root: Root, folder: str, test_fraction: float, seed: int
-) -> tuple[Path, dict[str, list[Path]], dict[str, list[Path]]]:
-    """The folder, and its training and test images by class."""
+class _Found(NamedTuple):
+    """A folder with its training and test images by class; `parts`: where they are from."""
+
+    place: Path
+    train: dict[str, list[Path]]
+    test: dict[str, list[Path]]
+    parts: str
+
+
+def _find(root: Root, folder: str, test_fraction: float, seed: int) -> _Found:
+    """The images below `root`, or else below the first of the usual places that has some."""
     seen = []
     searched = places(root, [str(path_of(folder, "folder"))])
     for place in (
@@ -125,15 +138,41 @@ def _find(
         if root is None
         else [each for each in searched if each.is_relative_to(path_of(root, "root").expanduser())]
     ):
-        test = next((place / name for name in TEST_FOLDERS if os.path.isdir(place / name)), None)
-        train = place / "train" if os.path.isdir(place / "train") else place
-        if train != place and test is not None:
-            return place, list_classes(train), list_classes(test)
-        if test is None and os.path.isdir(train) and any(file.suffix.lower() in SUFFIXES for file in train.glob("*/*")):
-            return place, *_held_out(list_classes(train), test_fraction, seed)
-        lacks = "train" if train == place else " or ".join(TEST_FOLDERS)
-        seen.append(f"  {str(place)[:300]} ({f'lacks a folder {lacks}' if os.path.isdir(place) else 'no such folder'})")
-    raise not_found("An image folder", seen, REMEDY)
+        train, test = (_below(place, names) for names in (TRAIN_NAMES, TEST_NAMES))
+        if train is not None and test is not None:
+            return _Found(place, list_classes(train), list_classes(test), f"{train.name}/ and {test.name}/")
+        if test is None and _has_images(train or place):
+            files = list_classes(train or place)
+            above = "" if train is None else f"{train.name}/"
+            return _Found(place, *_held_out(files, test_fraction, seed), drawn(f"{above}CLASS/", test_fraction, seed))
+        lacks = f"lacks a folder {'train' if train is None else ' or '.join(TEST_NAMES)}"
+        seen.append(f"  {str(place)[:300]} ({lacks if os.path.isdir(place) else 'no such folder'})")
+    if root is not None:
+        raise DataNotFound(f"no images by class in {'; '.join(map(str.strip, seen))}; {EXPECTED}")
+    raise not_found(
+        "An image folder", seen, f"{EXPECTED}, such as an unpacked ImageNet; folder= is its name below the data root."
+    )
+
+
+def _below(place: Path, names: Sequence[str]) -> Path | None:
+    """The folder of the first of these names, whatever its capitals."""
+    folders = sorted(child for child in place.iterdir() if child.is_dir()) if os.path.isdir(place) else []
+    return next((child for name in names for child in folders if child.name.lower() == name), None)
+
+
+def _has_images(folder: Path) -> bool:
+    return any(file.suffix.lower() in SUFFIXES for file in folder.glob("*/*"))
+
+
+def by_class(folder: Path) -> bool:
+    """Whether the training images of `folder` lie in a folder of their own, one folder per class."""
+    train = _below(folder, TRAIN_NAMES)
+    return train is not None and _has_images(train)
+
+
+def drawn(source: str, fraction: float, seed: int) -> str:
+    """What is said of test items that were not marked as such."""
+    return f"{source}, of which {100 * fraction:g} % were drawn as test items (seed {seed})"
 
 
 def _held_out(
@@ -144,7 +183,7 @@ def _held_out(
     flat = [(name, path) for name, paths in files.items() for path in paths]
     train, test = (
         {name: [flat[k][1] for k in index.tolist() if flat[k][0] == name] for name in files}
-        for index in stratified(y, fraction, seed)
+        for index in spread(y, fraction, seed)
     )
     return train, test
 
@@ -167,13 +206,13 @@ def image_folder(
     """An image folder: x float32 (n, channels, h, w), y the place of the class folder in the order of names.
 
     `folder` is looked for below `root`, or without one below $NTKSCOPE_DATA and the cache. Of class folders that are not in
-    `train/` and `test/`, `test_fraction` of each class are test items, drawn by `seed`. `normalise="standard"`: ImageNet's
-    constants for three channels, values in [0, 1] for one. Without `image_size` all images must be of one size. Each part's
-    `extras["path"]` has the file of every image below the folder, `train/snake/a.png`. `max_per_class` takes that many of
-    each class and part, drawn by `seed`, and only those are decoded. All images are held
+    `train/` and `test/`, `test_fraction` of each class are test items, drawn by `seed`; `options["parts"]` says which it was.
+    `normalise="standard"`: ImageNet's constants for three channels, values in [0, 1] for one. Without `image_size` all images
+    must be of one size. Each part's `extras["path"]` has the file of every image below the folder, `train/snake/a.png`.
+    `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All images are held
     in memory, a byte per pixel and channel while reading, then four.
     """
-    place, train, test = _find(root, folder, test_fraction, seed)
+    place, train, test, parts = _find(root, folder, test_fraction, seed)
     names = list(train)
     if unknown := sorted(set(test) - set(train)):
         raise DataCorrupt(
@@ -197,7 +236,8 @@ def image_folder(
         return Images(images, np.array(labels, np.int64), extras={"path": named})
 
     options = Subset(STANDARD[channels], seed, classes, normalise)
-    return image_split("image-folder", read("train", train), read("test", test), names, options)
+    split = image_split("image-folder", read("train", train), read("test", test), names, options)
+    return split.replace(options={**split.options, "parts": parts})
 
 
 def _named(path: Path, folder: Path) -> str:
@@ -208,21 +248,23 @@ def _named(path: Path, folder: Path) -> str:
 def stack(paths: Sequence[P], read: Callable[[P], np.ndarray]) -> UInt8[np.ndarray, "n c h w"]:
     """All images in one array; they must be of one size."""
     if not paths:
-        raise DataCorrupt("no test image of the requested classes; expected some of each")
+        raise DataCorrupt("no training or no test image of the requested classes; expected some of each")
     first = read(paths[0])
-    try:
-        images = np.empty((len(paths), *first.shape), np.uint8)
-    except MemoryError as error:
+    needed = FLOATS * len(paths) * first.size
+    if needed > (
+        held := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed
+    ):
         raise MemoryBudgetError(
-            f"{len(paths):,} images of {first.shape[2]}x{first.shape[1]} do not fit into memory; pass image_size= or"
-            " max_per_class="
-        ) from error
+            f"{len(paths):,} images of {first.shape[2]}x{first.shape[1]} need {needed / 2**30:,.1f} GiB, and the machine has"
+            f" {held / 2**30:,.1f} GiB; pass a smaller image_size= or fewer images (max_per_class= of an image folder)"
+        )
+    images = np.empty((len(paths), *first.shape), np.uint8)
     for place, path in enumerate(paths):
         image = read(path)
         if image.shape != first.shape:
             raise UsageError(
                 f"{path} is {image.shape[2]}x{image.shape[1]} and {paths[0]} is {first.shape[2]}x{first.shape[1]};"
-                " pass image_size= to bring all images to one size"
+                " pass image_size= to bring all images to one size (--data-option image_size=32)"
             )
         images[place] = image
     return images

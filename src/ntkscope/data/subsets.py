@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Int64, Shaped, UInt8
+from torch import Tensor
 
-from ntkscope.core import Part, Split, UsageError, numpy_generator
+from ntkscope.core import Part, Split, UsageError, generator, numpy_generator
 from ntkscope.core.errors import UnknownName
 from ntkscope.data.normalise import MeanStd, Normalise, constants, to_float
 from ntkscope.data.registry import DATASETS
@@ -120,6 +121,25 @@ def stratified(y: Int64[np.ndarray, " n"], limit: int | None, seed: int, *stream
         order = numpy_generator(seed, *stream, "subsample", int(label)).permutation(len(members))
         chosen.append(members[order[:share]])
     return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def spread(y: Tensor, fraction: float, seed: int) -> tuple[Int64[Tensor, " a"], Int64[Tensor, " b"]]:
+    """Two ascending index sets, the second with `fraction` of the items: every 1/`fraction`-th in the order of their labels.
+
+    So each class, and each range of real targets, has its share, up to one item; for several targets, by the first.
+
+    >>> rest, held = spread(torch.tensor([1, 0, 1, 0, 0, 1, 2]), 3 / 7, seed=0)
+    >>> len(rest), sorted(torch.tensor([1, 0, 1, 0, 0, 1, 2])[held].tolist())[:2]
+    (4, [0, 1])
+    """
+    random = generator(seed, "split")
+    order = torch.randperm(len(y), generator=random)
+    order = order[(y if y.ndim == 1 else y.flatten(1)[:, 0])[order].argsort(stable=True)]
+    count = round(fraction * len(y))
+    start = float(torch.rand((), generator=random, dtype=torch.float64))
+    held = torch.zeros(len(y), dtype=torch.bool)
+    held[order[[int((k + start) * len(y) / count) for k in range(count)]]] = True
+    return (~held).nonzero().flatten(), held.nonzero().flatten()
 
 
 def image_split(name: str, train: Images, test: Images, names: Sequence[str], chosen: Subset) -> Split:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler, Subset
 from ntkscope.core import Inputs, Part, Split, UsageError
 from ntkscope.core.model.calling import parted
 from ntkscope.core.model.loading import collect, joined
-from ntkscope.core.model.tree import length, take, tensors
+from ntkscope.core.model.tree import from_arrays, length, take, tensors
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION, Task, task_of
 
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
@@ -157,8 +157,7 @@ def _raw(data: Any, what: str, labels: bool = True) -> tuple[Any, Any, Sequence[
             f"{what} is a {type(data).__name__}; expected a Part, (inputs, labels), a mapping with labels, a Dataset"
             " or a DataLoader"
         )
-    if isinstance(x, np.ndarray):
-        x = torch.from_numpy(x)
+    x = from_arrays(x, torch.get_default_dtype())
     return x, _labels(y, what) if labels else y, texts
 
 

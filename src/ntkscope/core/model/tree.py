@@ -38,6 +38,22 @@ def map_leaves(function: Callable[..., Any], x: Inputs, *others: Inputs) -> Inpu
     return _as(x, {key: map_leaves(function, value, *(each[key] for each in rest)) for key, value in members.items()})
 
 
+def from_arrays(x: Inputs, dtype: torch.dtype | None = None) -> Inputs:
+    """The tree with tensors in place of NumPy arrays; those of real numbers as `dtype`, since NumPy makes all float64.
+
+    >>> from_arrays({"x": np.ones(2), "ids": np.array([3])}, torch.float32)
+    {'x': tensor([1., 1.]), 'ids': tensor([3])}
+    """
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "fiub":
+            return leaf
+        tensor = torch.as_tensor(leaf)
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return map_leaves(one, x)
+
+
 def leaves(x: Inputs, name: str = "x") -> Iterator[tuple[str, Any]]:
     """Every leaf with its place, written as the expression that picks it.
 

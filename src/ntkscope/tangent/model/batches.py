@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from ntkscope.core import Part, Split, UsageError
 from ntkscope.core.model.calling import arguments, without_labels
 from ntkscope.core.model.loading import collect, joined
-from ntkscope.core.model.tree import is_branch, map_tensors, move, named, tensors
+from ntkscope.core.model.tree import from_arrays, is_branch, map_tensors, move, named, tensors
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Batch:
 
 
 def as_batch(x: Any, model: nn.Module, *, graph: bool = False) -> Batch:
-    """A `Batch` from a tensor, a tuple, mapping or dataclass of tensors, a `Part`, a Dataset or a DataLoader.
+    """A `Batch` from a tensor or NumPy array, a tuple, mapping or dataclass of tensors, a `Part`, a Dataset or a DataLoader.
 
     `core.calling` has the rule: what goes by position, what by name, and what is a label. Tensors lose the caller's autograd
     graph unless `graph` is set.
@@ -68,11 +68,12 @@ def as_batch(x: Any, model: nn.Module, *, graph: bool = False) -> Batch:
         x = x.x
     elif isinstance(x, DataLoader | Dataset):
         x = joined(without_labels(model, collect(x), batched=isinstance(x, DataLoader)), x)
+    x = from_arrays(x, next((p.dtype for p in model.parameters() if p.is_floating_point()), None))
     if not isinstance(x, Tensor | tuple) and not is_branch(x):
         raise UsageError(
-            f"got inputs of type {type(x).__name__}; expected a tensor, a tuple, mapping or dataclass of tensors, a Dataset or"
-            " a DataLoader (convert an array with torch.from_numpy; stack a list of tensors with torch.stack; turn text into"
-            " token ids with the model's tokenizer)"
+            f"got inputs of type {type(x).__name__}; expected a tensor or array, a tuple, mapping or dataclass of them, a"
+            " Dataset or a DataLoader (stack a list of tensors with torch.stack; turn text into token ids with the"
+            " model's tokenizer)"
         )
     batch = checked(Batch(*arguments(model, x)))
     return batch if graph else batch.map(_plain)
@@ -87,10 +88,7 @@ def checked(batch: Batch) -> Batch:
     """The batch, if it has samples and the same number in every tensor."""
     tensors = batch.tensors()
     if not tensors:
-        raise UsageError(
-            "got inputs without any tensor; expected at least one, samples along its first axis: convert arrays with"
-            " torch.from_numpy"
-        )
+        raise UsageError("got inputs without any tensor; expected at least one, samples along its first axis")
     if any(t.is_nested or t.layout != torch.strided for t in tensors):
         raise UsageError(
             "got a sparse or nested tensor as input; expected dense ones: pass x.to_dense(), or padded ones and a mask"
