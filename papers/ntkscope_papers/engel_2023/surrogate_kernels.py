@@ -1,8 +1,8 @@
 """Table 2 of the surrogate paper: six kernels of a network side by side, and what their rows look like.
 
 The authors' code normalises the conjugate kernel, which the text does not say; both are here, "ck" and "ck-cosine". Four
-legs per network; estimated seconds on one H200: of the first "exact" 430, "projected" 200, "embedding" 150, of each other
-one 130, 60 and 60; training (55 s) is part of the leg that comes first in a folder. "looks" takes none, and needs the arrays
+legs per network; estimated seconds on one H200: of the first "exact" 230, "projected" 140, "embedding" 100, of each other
+one 130, 60 and 60; training (40 s) is part of the leg that comes first in a folder. "looks" takes none, and needs the arrays
 of the others in its folder.
 """
 

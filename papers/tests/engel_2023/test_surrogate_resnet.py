@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.container import BarContainer
 
 import ntkscope as ns
 from contracts.dataset import given
@@ -63,6 +64,20 @@ def test_the_floor_of_tau_is_that_of_both_fits(name: str, other: dict[str, Any],
     assert found["surrogate-table1-tau-floor"].measured["by SGD"]["resnet18"] == 0.65
     assert found["surrogate-table1-resnet18-cifar10"].holds
     assert found["surrogate-table1-mobilenetv2-cifar10"].holds == (holds or name != "mobilenetv2")
+
+
+def test_the_figure_draws_what_is_judged_and_our_own_recipe_beside_it(tmp_path: Path) -> None:
+    record = made_record(tmp_path, "surrogate-resnet")
+    record.put(**{"resnet18/0": result(0.7, 0.5), "phan/resnet18/0": result(0.4, 0.3), "resnet20/0": result(0.6)})
+    taus, _ = SurrogateResnet().table1(record)["table1"].axes
+    names = [label.get_text() for label in taus.get_xticklabels()]
+    assert names == ["resnet18, their recipe", "resnet18, our recipe", "resnet20, pretrained"]
+    bars = {
+        bar.get_label(): [one.get_height() for one in bar] for bar in taus.containers if isinstance(bar, BarContainer)
+    }
+    assert bars["at the optimum"] == [0.4, 0.7, 0.6]
+    assert judged(record)["surrogate-table1-resnet18-cifar10"].measured["tau"] == bars["at the optimum"][0]
+    assert bars["published"][:2] == [0.776, 0.776]
 
 
 @pytest.mark.data
