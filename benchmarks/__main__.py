@@ -1,8 +1,8 @@
 """`python -m benchmarks [names…] [--quick] [--out FOLDER]`: run comparisons, print and write their tables.
 
 Exit status 1 when a promise fails. `trace_ntk_torch`, `gpu_trace_ntk` (on a CUDA device), `trust`, `distilled`, `ekfac`,
-`spectra`, `feature_tables`, `changepoint`, `shift`, `ensemble_grid` and `kernel_svm` run only when named. BENCH_THREADS says
-on how many cores everyone runs, 2 by default.
+`spectra`, `feature_tables`, `changepoint`, `shift`, `ensemble_grid`, `kernel_svm` and `xray` run only when named.
+BENCH_THREADS says on how many cores everyone runs, 2 by default.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ ON_REQUEST = {
     "shift": "statistics.shift",
     "ensemble_grid": "learning.ensemble_grid",
     "kernel_svm": "learning.kernel_svm",
+    "xray": "learning.xray",
 }
 EVERY = COMPARISONS | ON_REQUEST
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from ntkscope.core import UsageError
 from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sparse_blocks import SparseBlocks, Tables, offset_of, sparse_bytes
+from ntkscope.linalg.grams.gram import slices
 from ntkscope.linalg.sketches.kronecker import KroneckerSketch
 from ntkscope.linalg.sketches.sketch import KINDS, STRUCTURED, projection_rows
 from ntkscope.linalg.sketches.sparse import check_sparsity
@@ -208,20 +209,23 @@ def _add_outer(
     rows: int,
 ) -> None:
     """Add the projection of `b ⊗ a`: a is projected once for all heads, for each row of the parameter; and only of samples
-    whose b is not 0 there, as behind a ReLU. At most 2 n · parameters · dim flops."""
+    whose b is not 0 there, as behind a ReLU. At most 2 n · parameters · dim flops; as many rows as heads are added at a time.
+    """
     (n, heads, height), inside = b.shape, a.shape[1]
     samples = total[: n * heads].view(n, heads, -1)
-    for row in range(height):
-        weights = b[:, :, row]
-        active = weights.any(1).nonzero().flatten()
-        weights = weights[active, :, None]
-        for at in range(0, inside, rows):
-            stop = min(inside, at + rows)
-            first, last = row * inside + at, row * inside + stop
-            left = _with_truth(a[active, at:stop], None if truth is None else truth[:, first:last])
-            made = left @ table(first, last)
-            samples.index_add_(0, active, weights * made[: len(active), None])
-            total[n * heads :] += made[len(active) :]
+    for some in slices(height, heads):
+        weights = b[:, :, some]
+        projected = total.new_zeros(n, weights.shape[2], total.shape[1])
+        for k, row in enumerate(range(some.start, some.stop)):
+            active = weights[:, :, k].any(1).nonzero().flatten()
+            for at in range(0, inside, rows):
+                stop = min(inside, at + rows)
+                first, last = row * inside + at, row * inside + stop
+                left = _with_truth(a[active, at:stop], None if truth is None else truth[:, first:last])
+                made = left @ table(first, last)
+                projected[active, k] += made[: len(active)]
+                total[n * heads :] += made[len(active) :]
+        samples.baddbmm_(weights, projected)
 
 
 def _structured(

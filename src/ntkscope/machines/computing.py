@@ -12,11 +12,14 @@ from torch import nn
 
 from ntkscope.core import Inputs
 from ntkscope.core.model.tree import join, length
+from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels import KERNELS, kernel
+from ntkscope.kernels.costs import in_one_pass
 from ntkscope.linalg import Gram
 from ntkscope.machines.pair import KernelPair
 
 BOTH = ("train", "test")
+MEMORY = "2GiB"  # the default of `ntkscope.kernel`
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +44,11 @@ def parts(
     >>> x = torch.eye(3)
     >>> [(part.part, sorted(part.sides)) for part in parts("ck", nn.Linear(3, 2), x, x[:1])]
     [('all', ['test', 'train'])]
-    >>> [(part.part, sorted(part.sides)) for part in parts("trntk0", nn.Linear(3, 2), x, x[:1])]
+    >>> [(part.part, sorted(part.sides)) for part in parts("trntk0", nn.Linear(3, 2), x[:2], x)]
     [('train', ['train']), ('test', ['test'])]
     """
-    if KERNELS.traits(name).features and "train" in wanted:
-        n = length(x_train)
+    n, m = length(x_train), length(x_test)
+    if "train" in wanted and _together(name, n, m, options):
         both = kernel(name, model, joined(x_train, x_test), **options)
         yield Computed("all", both, {"train": both[:n, :n], "test": both[n:, :n]})
         return
@@ -55,6 +58,15 @@ def parts(
     if "test" in wanted:
         made = kernel(name, model, x_test, x_train, **options)
         yield Computed("test", made, {"test": made})
+
+
+def _together(name: str, n: int, m: int, options: Mapping[str, Any]) -> bool:
+    """Whether one pass over all inputs gives both sides with less work, and its result takes little of the memory."""
+    traits = KERNELS.traits(name)
+    if traits.features:
+        return True
+    small = 8 * (n + m) ** 2 <= parse_bytes(options.get("memory", MEMORY)) / 4
+    return small and in_one_pass(n, m) and not traits.per_output and options.get("store") is None
 
 
 def kernel_pairs(

@@ -25,6 +25,7 @@ from ntkscope.tangent.model.subject import place, quiet
 ENOUGH = 0.4  # seconds of the processor after which a probe is long enough to be reliable
 PATIENCE = 5.0  # seconds after which a probe is not repeated any more
 MOST = 128  # items a probe takes at most
+FORMED = 2.0  # of the time for products of whole gradients: pairs of more items take no longer, few ones wait for memory
 REPEATS = 3  # the least of so many is what a step takes where nothing else runs
 TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
 
@@ -59,7 +60,7 @@ def measure_rates(
         start = time.process_time()
         seen[count], parameters = _time_kernel(model, items, how)
         spent = (time.process_time() - start) / torch.get_num_threads()
-        if count >= min(MOST, total) or (least and spent > ENOUGH) or spent > PATIENCE:
+        if count >= min(MOST, total) or (least and spent > ENOUGH) or 4 * spent > PATIENCE:
             break
         least, count = count, min(4 * count, MOST, total)
         items = everything.take(torch.arange(count)).x
@@ -73,16 +74,17 @@ def measure_rates(
         outputs = call(model, given)
         forward = _least(lambda: call(model, given)) / count
         state.restore(every=True)
+    heads, single = outputs.shape[1] if outputs.ndim == 2 else 1, _product_rate(np.float32)
     return Rates(
         setup=setup + max(0.0, each - count * sample),
         sample=sample,
-        pair=products / (count * (count + 1) / 2),
+        pair=min(products / (count * (count + 1) / 2), FORMED * parameters * heads * single),
         forward=forward,
         double=_product_rate(np.float64),
-        single=_product_rate(np.float32),
+        single=single,
         draw=_draw_rate(),
         parameters=parameters,
-        outputs=outputs.shape[1] if outputs.ndim == 2 else 1,
+        outputs=heads,
         pace=pace,
     )
 
@@ -104,7 +106,7 @@ def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tupl
 def _least(run: Callable[[], object]) -> float:
     """The least of several times, by the clock or by the processor."""
     times = []
-    for _ in range(2 * REPEATS):
+    for _ in range(4 * REPEATS):
         start, own = time.perf_counter(), time.process_time()
         run()
         times += [time.perf_counter() - start, time.process_time() - own]

@@ -34,7 +34,9 @@ def row_means(gram: Gram) -> tuple[Tensor, Tensor, float]:
 def centred_tile(
     tile: Tensor, rows: slice, columns: slice, row_means: Tensor, column_means: Tensor, mean: float
 ) -> Tensor:
-    return tile.detach().double().cpu() - row_means[rows, None] - column_means[None, columns] + mean
+    """A copy of the tile in float64, less the means of its rows and columns."""
+    centred = tile.detach().to("cpu", torch.float64, copy=True)
+    return centred.sub_(row_means[rows, None]).sub_(column_means[None, columns] - mean)
 
 
 def square(K: Kernel) -> Gram:

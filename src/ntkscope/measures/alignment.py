@@ -62,8 +62,8 @@ def centred_alignment(K1: Kernel, K2: Kernel) -> float:
     products = torch.zeros(3, dtype=torch.float64)
     for rows, columns, a in left.tiles():
         tiles = (a, right[rows, columns].dense())
-        a, b = (centred_tile(tile, rows, columns, *mean) for tile, mean in zip(tiles, means))
-        products += torch.stack([(a * b).sum(), (a * a).sum(), (b * b).sum()])
+        a, b = (centred_tile(tile, rows, columns, *mean).flatten() for tile, mean in zip(tiles, means))
+        products += torch.stack([a @ b, a @ a, b @ b])
     ab, aa, bb = products.tolist()
     if not np.isfinite([ab, aa, bb]).all():
         raise NumericalError("got a kernel that holds NaN or infinity: its alignment is undefined")

@@ -31,7 +31,7 @@ class KernelRidgeLOO(LinearRegressor):
     """`f(x) = b + κ(x, X) c` minimising `Σ (y_i - f(x_i))² + α cᵀKc`, b free; α has the least leave-one-out error.
 
     `alphas` are multiples of the mean diagonal of the centred kernel, so that neither the kernel's scale nor a constant
-    added to it matters. The error is that of n real refits, for every α from one eigendecomposition in float64; all outputs
+    added to it matters. The error is that of n real refits, for every α from one decomposition in float64; all outputs
     share one α. A kernel of more than `rows` rows chooses α on a stratified sample of so many (by the largest output, if there
     are several), and all rows are fitted at that α: by Cholesky up to 10,000 rows in memory, else by conjugate gradients.
     O(rows³).
@@ -108,7 +108,7 @@ class KernelRidgeLOO(LinearRegressor):
             raise UsageError(f"leave_one_out got {gram!r}; expected one small enough to be decomposed")
         targets = self._targets.to(gram.device)
         alpha = torch.tensor([self.alpha_], dtype=torch.float64, device=gram.device)
-        return as_array(targets - ridge_path(gram, targets, alpha).residuals(slice(1))[:, 0])
+        return as_array(targets - ridge_path(gram, targets, alpha).residuals(0))
 
 
 def _centred_diagonal(gram: Gram) -> float:

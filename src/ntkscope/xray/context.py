@@ -25,7 +25,7 @@ from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Clock, Pace
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import Params, chosen_matrices, last_layer, outputs, shapes
-from ntkscope.xray.pairs import Pairs, cosines
+from ntkscope.xray.pairs import Pairs
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order
 from ntkscope.xray.result import R
@@ -261,7 +261,7 @@ class Context(Subject):
             self._check_time(f"the kernel {computed}", kernel_step(computed))
         found = self.pairs.pair(computed, self.model, self.train.x, self.test.x, coverage=computed == EXACT)
         self.step_done(kernel_step(computed))
-        return found if name == computed else cosines(found, name)
+        return found if name == computed else self.pairs.cosines(found, name)
 
     def initial_pair(self, name: str) -> KernelPair:
         """The computed kernel `name` of the initial network on the subset of items that the plan chose for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ntkscope.machines.computing import parts
 from ntkscope.xray.budget import half_of_the_budget
 from ntkscope.xray.network import Params
 
+HELD = 1 / 4  # of the memory for a kernel: pairs that are kept for the next section
 SIDES = ("test", "train")  # as they are stored: a record with the training kernel has everything else too
 
 
@@ -31,6 +32,7 @@ class Pairs:
     options: dict[str, Any]
     timed: Callable[[str], AbstractContextManager[None]]
     params: Params = None  # of the kernels of gradients
+    held: dict[str, KernelPair] = field(default_factory=dict)  # the last ones that were read, the latest last
 
     def _options(self, name: str) -> dict[str, Any]:
         traits = KERNELS.traits(name)
@@ -62,7 +64,20 @@ class Pairs:
                         if side in part.sides:
                             self._keep(name, f"{key}.{side}", part.sides[side])
                             step.advance(step.done < 2)
-        return self._read(name, key)
+        return self._held(key, lambda: self._read(name, key))
+
+    def cosines(self, pair: KernelPair, name: str) -> KernelPair:
+        """The kernel `name` of cosines of a pair of the network, divided in double precision and rounded once; rows of zeros
+        are kept."""
+        return self._held(name, lambda: pair.normalized(name, dtype=torch.float64, zeros=True).to(pair.train.dtype))
+
+    def _held(self, key: str, make: Callable[[], KernelPair]) -> KernelPair:
+        """A pair from memory, where the last ones stay that fit into a part of it."""
+        found = self.held.pop(key, None) or make()
+        self.held[key] = found
+        while len(self.held) > 1 and sum(pair.nbytes for pair in self.held.values()) > self.options["memory"] * HELD:
+            del self.held[next(iter(self.held))]
+        return found
 
     def keep_certificate(self, name: str, part: str, made: Gram) -> None:
         """Store what was checked for one part of a kernel; before its numbers, so that they are never without it."""
@@ -107,8 +122,3 @@ class Pairs:
 def _has_cosines(name: str) -> bool:
     """Whether some kernel consists of the cosines of this one, so that `K(x, x)` of test items is needed too."""
     return KERNELS.views_of(name) != [name]
-
-
-def cosines(pair: KernelPair, name: str) -> KernelPair:
-    """The kernel `name` of cosines, divided in double precision and rounded once; rows of zeros are kept."""
-    return pair.normalized(name, dtype=torch.float64, zeros=True).to(pair.train.dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,25 +16,65 @@ from ntkscope.linalg.grams.operator import OperatorGram
 from ntkscope.linalg.solvers import blocked
 from ntkscope.linalg.solvers.blocked import BLOCK
 from ntkscope.linalg.solvers.system import LAPACK, checked_system, relative_residual, symmetric_part, warn
+from ntkscope.linalg.spectra.block_lanczos import block_eigenpairs
 from ntkscope.linalg.spectra.lanczos import top_eigenpairs
 
 MOST_JITTER = 1e-3  # of the mean diagonal
+PASSES = 4  # of block Lanczos, which finds a smallest eigenvalue to some percent, or how it compares with rounding
+SURE = 10.0  # times the rounding, above which a matrix so judged is not singular
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """`L Lᵀ = K + shift I`; `block`: the rows of a block where L is used block by block."""
+
+    lower: Tensor
+    shift: float
+    block: int | None
+
+    @cached_property
+    def extreme_eigenvalues(self) -> tuple[float, float]:
+        """Estimates of the smallest and largest eigenvalue of `L Lᵀ`, by Lanczos on its inverse and on itself."""
+        there, back = self._operators()
+        return 1 / float(top_eigenpairs(back, 1, tolerance=1e-3)[0]), float(top_eigenpairs(there, 1, tolerance=1e-3)[0])
+
+    def singular(self) -> bool:
+        """Whether the smallest eigenvalue is below the rounding of the largest; mostly told by a few steps."""
+        limit = len(self.lower) * torch.finfo(self.lower.dtype).eps
+        there, back = (float(block_eigenpairs(each, 1, max_passes=PASSES).values) for each in self._operators())
+        if not 1 / back < SURE * limit * there:
+            return False
+        smallest, largest = self.extreme_eigenvalues
+        return smallest < limit * largest
+
+    def _operators(self) -> tuple[OperatorGram, OperatorGram]:
+        """`L Lᵀ` and its inverse."""
+        n, lower = len(self.lower), self.lower
+        there, back = (
+            OperatorGram((n, n), multiply, dtype=lower.dtype, device=lower.device, symmetric=True)
+            for multiply in (lambda v: lower @ (lower.T @ v), lambda v: _substitute(lower, v, self.block))
+        )
+        return there, back
 
 
 @dataclass(frozen=True, eq=False)
 class CholeskySolution:
     """What `cholesky_solve` found, `solution` shaped as `Y`, and what it had to do for it.
 
-    `jitter`: added to the diagonal beyond the requested ridge; 0 when the matrix needed none. `smallest_eigenvalue`: of `K`
-    itself, without ridge and jitter, estimated to about `ε ‖K‖`. `residual`: the largest `‖Y - (K + ridge I) X‖ / ‖Y‖` over
-    the columns, of the original system, so jitter shows in it.
+    `jitter`: added to the diagonal beyond the requested ridge; 0 when the matrix needed none. `residual`: the largest
+    `‖Y - (K + ridge I) X‖ / ‖Y‖` over the columns, of the original system, so jitter shows in it.
     """
 
     solution: Tensor
     jitter: float
-    smallest_eigenvalue: float
     residual: float
     warnings: tuple[str, ...]
+    factor: Factor = field(repr=False)
+
+    @property
+    def smallest_eigenvalue(self) -> float:
+        """Of `K` itself, without ridge and jitter, estimated to about `ε ‖K‖`; computed when asked for."""
+        return self.factor.extreme_eigenvalues[0] - self.factor.shift
 
 
 def cholesky_solve(
@@ -61,14 +102,14 @@ def cholesky_solve(
     solution = _substitute(factor, targets, block)
 
     messages = []
-    shift = ridge + jitter
-    smallest, largest = _extreme_eigenvalues(factor, block) if n else (0.0, 0.0)
+    made = Factor(factor, ridge + jitter, block)
     if jitter:
         messages.append(
-            f"{gram!r} is not positive definite (smallest eigenvalue about {smallest - shift:.3g}):"
+            f"{gram!r} is not positive definite (smallest eigenvalue about {made.extreme_eigenvalues[0] - made.shift:.3g}):"
             f" jitter {jitter:.3g} was added to its diagonal (mean {scale:.3g}) beyond ridge {ridge:.3g}"
         )
-    elif smallest < n * torch.finfo(matrix.dtype).eps * largest:
+    elif n and made.singular():
+        smallest, largest = made.extreme_eigenvalues
         messages.append(
             f"{gram!r} with ridge {ridge:.3g} is singular to working precision (condition number about"
             f" {largest / smallest:.2g}): no jitter was needed, but few digits of the solution can be trusted;"
@@ -78,9 +119,9 @@ def cholesky_solve(
     return CholeskySolution(
         solution=solution.reshape(Y.shape),
         jitter=jitter,
-        smallest_eigenvalue=smallest - shift,
         residual=float(residuals.max()) if residuals.numel() else 0.0,
         warnings=warn(messages),
+        factor=made,
     )
 
 
@@ -138,13 +179,3 @@ def _smallest_eigenvalue(matrix: Tensor, block: int | None) -> float:
         symmetric=True,
     )
     return norm - float(top_eigenpairs(flipped, 1, tolerance=1e-3)[0])
-
-
-def _extreme_eigenvalues(factor: Tensor, block: int | None) -> tuple[float, float]:
-    """Estimates of the smallest and largest eigenvalue of `L Lᵀ`, by Lanczos on its inverse and on itself."""
-    n = len(factor)
-    there, back = (
-        OperatorGram((n, n), multiply, dtype=factor.dtype, device=factor.device, symmetric=True)
-        for multiply in (lambda v: factor @ (factor.T @ v), lambda v: _substitute(factor, v, block))
-    )
-    return 1 / float(top_eigenpairs(back, 1, tolerance=1e-3)[0]), float(top_eigenpairs(there, 1, tolerance=1e-3)[0])

@@ -147,7 +147,7 @@ def _reduce(strips: Strips, n: int, width: int, strip: int, device: torch.device
         _into(band, start, start, panel[: end - start].tril())
         if end == n:
             break
-        reflectors, T, R = _householder(panel[end - start :])
+        reflectors, T, R = householder(panel[end - start :])
         _into(band, end, start, R)
         ahead = V.new_zeros(n, reflectors.shape[1])
         ahead[end:] = reflectors
@@ -166,7 +166,7 @@ def _reduce(strips: Strips, n: int, width: int, strip: int, device: torch.device
     return band
 
 
-def _householder(panel: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def householder(panel: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`V`, `T` and `R` with `(I - V T Vᵀ)ᵀ panel = R`: compact WY form. Schreiber & Van Loan (1989)."""
     packed, tau = torch.geqrf(panel)
     size = len(tau)

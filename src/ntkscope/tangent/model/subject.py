@@ -351,8 +351,7 @@ _NOTING = Together(_noting)
 def _settings() -> Iterator[None]:
     """TF32 off; the default dtype, warning filters, random states of the process and whether its algorithms are deterministic
     are kept, whatever happens inside."""
-    dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
-    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    dtype, before = torch.get_default_dtype(), _deterministic()
     devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)]
     with kept_randomness(devices), tensor_cores(False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*performance drop", category=UserWarning)  # of vmap's slower rules
@@ -360,7 +359,12 @@ def _settings() -> Iterator[None]:
             yield
         finally:
             torch.set_default_dtype(dtype)
-            torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
+            if _deterministic() != before:  # setting it imports the whole compiler
+                torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 _SETTINGS = Together(_settings)

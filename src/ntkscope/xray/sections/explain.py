@@ -9,6 +9,7 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.data.subsets import stratified
 from ntkscope.explain import attribute, class_summary, concentration, nearest, removal_effects
+from ntkscope.linalg.grams.gram import slices
 from ntkscope.machines import KernelMachine
 from ntkscope.measures.distillation import same_where_wrong
 from ntkscope.measures.faithfulness import agreement, probabilities
@@ -24,6 +25,7 @@ from ntkscope.xray.workload import Workload
 
 OFFERED = 200  # test items that are explained for several classes
 TERMS = 200_000  # test items times classes up to which all others are explained too, for the network's class alone
+TOGETHER = 32  # of them whose terms are summarised at a time
 NEIGHBOURS = 8
 OUTLIERS = 10
 CLASSES = 5  # classes a reader can select for one item
@@ -192,21 +194,22 @@ def _decomposed(
     known = int(y.max()) + 1
     of_class = np.eye(known)[y]
     counts = np.where(of_class.any(0), of_class.sum(0), np.nan)
-    for i in range(t):
-        values = attribution.item(i)  # (training items, logits)
-        own = values[:, chosen[i]]
-        mean[i, : len(chosen[i]), :known] = (own.T @ of_class) / counts
+    for rows in slices(t, TOGETHER):
+        pairs = [(i, j) for i in range(t)[rows] for j in range(len(chosen[i]))]
+        item, place = np.array(pairs).reshape(-1, 2).T
+        own = np.concatenate([attribution.item(i)[:, chosen[i]] for i in range(t)[rows]], axis=1)  # (n, pairs)
+        mean[item, place, :known] = (own.T @ of_class) / counts
         summary = class_summary(own, y)
         parts = (summary.low, summary.q1, summary.median, summary.q3, summary.high)
-        box[i, : len(chosen[i]), :known] = np.stack(parts, axis=2).transpose(1, 0, 2)
+        box[item, place, :known] = np.stack(parts, axis=2).transpose(1, 0, 2)
         carried = concentration(own, k=min(5, len(own)))
-        shares[i, : len(chosen[i])] = np.stack([carried.top, carried.top_percent, carried.participation], axis=1)
-        for j in range(len(chosen[i])):
-            beyond = np.concatenate([found[j] for found in summary.outliers])
-            beyond = beyond[np.argsort(-np.abs(own[beyond, j]), kind="stable")][:OUTLIERS]
-            out_index[i, j, : len(beyond)], out_value[i, j, : len(beyond)] = beyond, own[beyond, j]
-            top_index[i, j] = np.argsort(-own[:, j], kind="stable")[:k]
-            top_value[i, j] = own[top_index[i, j], j]
+        shares[item, place] = np.stack([carried.top, carried.top_percent, carried.participation], axis=1)
+        top_index[item, place] = np.argsort(-own, axis=0, kind="stable")[:k].T
+        top_value[item, place] = np.take_along_axis(own, top_index[item, place].T, axis=0).T
+        for column, (i, j) in enumerate(pairs):
+            beyond = np.concatenate([found[column] for found in summary.outliers])
+            beyond = beyond[np.argsort(-np.abs(own[beyond, column]), kind="stable")][:OUTLIERS]
+            out_index[i, j, : len(beyond)], out_value[i, j, : len(beyond)] = beyond, own[beyond, column]
     return {
         "mean": mean,
         "box": box,
