@@ -13,6 +13,8 @@ from ntkscope.core import UsageError
 from ntkscope.core.files.printable import printable
 from ntkscope.core.machine.interrupts import Terminated
 from ntkscope.report.certificates import Checks
+from ntkscope.report.source import Source
+from ntkscope.report.views._findings import Missing
 from ntkscope.xray.sections import problems, summary, surrogates
 from ntkscope.xray.task import recorded_task
 
@@ -61,4 +63,6 @@ def in_short(record: ns.Record) -> list[str]:
     if checks.by_kernel:
         lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
     lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
+    for said, command in Missing(Source(record)).commands():
+        lines += [said, f"  {command}"]
     return [*map(printable, lines), f"record: {record.folder} ({record.wall_seconds:.0f} s)"]

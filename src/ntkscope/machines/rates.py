@@ -25,7 +25,9 @@ from ntkscope.tangent.model.subject import place, quiet
 ENOUGH = 0.4  # seconds of the processor after which a probe is long enough to be reliable
 PATIENCE = 5.0  # seconds after which a probe is not repeated any more
 MOST = 128  # items a probe takes at most
-FORMED = 2.0  # of the time for products of whole gradients: pairs of more items take no longer, few ones wait for memory
+FORMED = (
+    2.0  # of the time for products of whole gradients: pairs of more items take no longer, few ones wait for memory
+)
 REPEATS = 3  # the least of so many is what a step takes where nothing else runs
 TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
 

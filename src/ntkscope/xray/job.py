@@ -48,7 +48,7 @@ from ntkscope.xray.network import (
     tried,
 )
 from ntkscope.xray.pictures import channel_range, thumbnails
-from ntkscope.xray.plan import EXACT, PAGE_STEP, Plan, extended, make_plan, section_step
+from ntkscope.xray.plan import EXACT, PAGE_STEP, Plan, extended, kernel_step, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
 from ntkscope.xray.sections import surrogates
 from ntkscope.xray.settings import Say, Settings
@@ -367,7 +367,9 @@ def _done(section: Section[Any], record: Record) -> bool:
 def _run(context: Context, tell: Say) -> None:
     """Run every section that is not done and store each as soon as it is; one that fails does not affect the others."""
     record = context.record
-    shares = {step: max(1, round(10 * seconds)) for step, seconds in context.plan.steps.items()}  # tenths of seconds
+    unplanned = {kernel_step(name) for name in context.plan.unplanned}
+    steps = {step: seconds for step, seconds in context.plan.steps.items() if step not in unplanned}
+    shares = {step: max(1, round(10 * seconds)) for step, seconds in steps.items()}  # tenths of seconds
     with record.stage("sections"), counter(sum(shares.values()), "X-ray", enabled=context.settings.progress) as bar:
 
         def step_done(step: str) -> None:

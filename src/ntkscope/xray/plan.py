@@ -39,6 +39,7 @@ class Plan(Result):
     steps: Mapping[str, float]  # seconds on a machine at rest
     pace: float = 1.0  # how many times longer they take now
     params: tuple[str, ...] | None = None  # of kernels of gradients, where those of all do not fit
+    unplanned: tuple[str, ...] = ()  # kernels for which the time does not suffice
     gradients: str | None = None  # by which parameters, in words, if not by all
 
     def to_record(self) -> dict[str, Any]:
@@ -123,6 +124,7 @@ def make_plan(
         elif not section.essential:
             room -= cost
     why = _reasons(train, test, work, asked_train, asked_test, memory_train, budget)
+    unplanned = tuple(name for name in chosen if name not in kept)
     made = Plan(
         kernels=tuple(kept),
         train=work.train,
@@ -132,11 +134,12 @@ def make_plan(
         expected_seconds=pace * (sum(steps.values()) - sum(steps[section_step(section.name)] for section in late)),
         text=(),
         subsampled=why,
-        steps=steps,
+        steps=steps | {kernel_step(name): work.kernel(name) for name in unplanned},
         pace=pace,
+        unplanned=unplanned,
         gradients=gradients,
     )
-    left_out = [name for name in chosen if name not in kept] + [section.title for section in late]
+    left_out = [*unplanned] + [section.title for section in late]
     return replace(made, text=tuple(_said(made, train, test, budget, left_out)))
 
 
@@ -144,7 +147,7 @@ def extended(plan: Plan, whole: Workload, budget: Budget, kernels: Sequence[str]
     """The same items with all kernels that were wanted: on the way, those that do not fit are left out once more."""
     chosen = check_choice(kernels, None, None)
     steps = _steps(whole.sized(plan.train, plan.test), chosen)
-    wider = replace(plan, kernels=chosen, steps=steps, expected_seconds=plan.pace * sum(steps.values()))
+    wider = replace(plan, kernels=chosen, unplanned=(), steps=steps, expected_seconds=plan.pace * sum(steps.values()))
     return replace(wider, text=tuple(_said(wider, whole.train, whole.test, budget, ())))
 
 

@@ -73,34 +73,70 @@ def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
 
 def left_out(source: Source) -> Markup | None:
     """How much of the data was used, what was not computed, and the command that adds it; None if nothing is missing."""
-    sections = [section for section in source.sections() if section.status in LACKING]
-    kernels = [source.kernel_name(name) for name in names(source.metrics.get("left_out"))]
-    used = str(source.data.get("subsampled") or "").rstrip(".")
-    if not (used or sections or kernels):
+    missing = Missing(source)
+    if not (missing.used or missing.sections or missing.kernels):
         return None
-    parts = [tag("p", tag("b", "Used: "), f"{used}.")] if used else []
-    if sections or kernels:
-        lacking = [tag("a", section.title, href=f"#{section.anchor}") for section in sections]
-        lacking += [text(f"the kernel {name}") for name in kernels]
+    parts = [tag("p", tag("b", "Used: "), f"{missing.used}.")] if missing.used else []
+    lacking = [tag("a", section.title, href=f"#{section.anchor}") for section in missing.sections]
+    lacking += [text(f"the kernel {source.kernel_name(name)}") for name in missing.kernels]
+    if lacking:
         parts.append(tag("p", tag("b", "Left out: "), Markup(", ".join(lacking)), "."))
-    late = any(mapping(source.metrics.get(f"section:{section.name}")).get("late") for section in sections)
-    if used or kernels or late:
-        parts += [tag("p", "With more time it is added, in a folder of its own:"), _command(source)]
+    for said, command in missing.commands():
+        parts += [tag("p", said), tag("pre", tag("code", command), tabindex="0", aria_label="Command that adds it")]
     return tag("div", *parts, class_="note", id="left-out")
 
 
-def _command(source: Source) -> Markup:
-    """The command of this X-ray with more time."""
-    words = shlex.split(str(source.record.to_json().get("command") or ""))
-    if "xray" not in words:
-        return tag("p", "call xray(…) again with the same arguments, another folder and a larger budget=.")
-    words = ["ntkscope", *words[words.index("xray") :]]
-    for place, word in reversed(list(enumerate(words))):
-        option = word.partition("=")[0]
-        if option in ("--time", "--out"):
-            del words[place : place + (2 if word == option else 1)]
-    words += ["--time", "1h", "--out", "xray-1h"]
-    return tag("pre", tag("code", shlex.join(words)), tabindex="0", aria_label="Command that adds it")
+class Missing:
+    """What an X-ray left out for want of time, and the commands that add it."""
+
+    def __init__(self, source: Source) -> None:
+        self.record, self.plan = source.record, mapping(source.metrics.get("plan"))
+        entries = {
+            section.name: mapping(source.metrics.get(f"section:{section.name}")) for section in source.sections()
+        }
+        self.late = [name for name, entry in entries.items() if entry.get("late")]
+        self.sections = [
+            section
+            for section in source.sections()
+            if section.status in ("failed", "waiting") or section.name in self.late
+        ]
+        self.kernels = [*names(self.plan.get("unplanned")), *names(source.metrics.get("left_out"))]
+        self.used = str(source.data.get("subsampled") or "").rstrip(".")
+
+    def commands(self) -> list[tuple[str, str]]:
+        """What each command does, in words, and the command."""
+        found = []
+        budget = as_float(mapping(self.plan.get("budget")).get("time"))
+        if self.kernels or self.late:
+            steps = [*(f"kernel {name}" for name in self.kernels), *(f"section {name}" for name in self.late)]
+            seconds = sum(as_float(mapping(self.plan.get("steps")).get(step)) for step in steps)
+            pace = as_float(self.plan.get("pace"))
+            enough = 2 * seconds * (pace if pace > 1 else 1.0)
+            said = "This adds what was left out, and computes nothing twice:"
+            found.append((said, self._command(max(enough, budget), str(self.record.folder))))
+        used, total = as_float(self.plan.get("train")), as_float(self._data.get("train_total"))
+        if "would not fit" in self.used and budget == budget and used > 0:
+            said = "With more time all items are used, in a folder of its own:"
+            found.append((said, self._command(budget * (total / used) ** 2, f"{self.record.folder}-all")))
+        return found
+
+    @property
+    def _data(self) -> Mapping[str, Any]:
+        return mapping(self.record.metrics.get("data"))
+
+    def _command(self, seconds: float, out: str) -> str:
+        """The command of this X-ray with so much time, or how to call it from Python."""
+        time = f"{math.ceil(seconds / 60)}m" if math.isfinite(seconds) else "none"
+        words = shlex.split(str(self.record.to_json().get("command") or ""))
+        verb = next((place for place, word in enumerate(words) if word in ("xray", "demo")), None)
+        if verb is None:
+            return f'ns.xray(…, out={out!r}, budget="{time}"), otherwise as before'
+        words = ["ntkscope", "xray", *(["--demo"] if words[verb] == "demo" else []), *words[verb + 1 :]]
+        for place, word in reversed(list(enumerate(words))):
+            option = word.partition("=")[0]
+            if option in ("--time", "--out"):
+                del words[place : place + (2 if word == option else 1)]
+        return shlex.join([*words, "--time", time, "--out", out])
 
 
 def _doubtful(source: Source) -> Markup | None:
