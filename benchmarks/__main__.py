@@ -1,7 +1,7 @@
 """`python -m benchmarks [names…] [--quick] [--out FOLDER]`: run comparisons, print and write their tables.
 
 Exit status 1 when a promise fails. `trace_ntk_torch`, `gpu_trace_ntk` (on a CUDA device), `trust`, `distilled`, `ekfac`,
-`spectra`, `feature_tables`, `changepoint`, `shift`, `ensemble_grid`, `kernel_svm` and `xray` run only when named.
+`spectra`, `feature_tables`, `changepoint`, `shift`, `ensemble_grid`, `kernel_svm`, `xray` and `steady` run only when named.
 BENCH_THREADS says on how many cores everyone runs, 2 by default.
 """
 
@@ -50,6 +50,7 @@ ON_REQUEST = {
     "ensemble_grid": "learning.ensemble_grid",
     "kernel_svm": "learning.kernel_svm",
     "xray": "learning.xray",
+    "steady": "learning.steady",
 }
 EVERY = COMPARISONS | ON_REQUEST
 

@@ -183,8 +183,8 @@ def _changed(change: float, seen: Observations) -> str:
     """How much the kernel changed: the difference relative to the initial kernel's norm, of which growth alone can be most,
     and the rotation, which growth does not touch. `change` is that of the kernel or of the centred one.
 
-    >>> print(_changed(2723.0, Observations(kernel_change=2723.0, rotation=0.013)))
-    the difference between the kernels is 2,723 times the initial kernel's norm and its direction turned by 0.013
+    >>> print(_changed(272.3, Observations(kernel_change=272.3, rotation=0.013)))
+    the difference between the kernels is 272 times the initial kernel's norm and its direction turned by 0.013
     (1 - CKA; 0: only its scale changed, 1: unrelated)
     """
     which = "kernels" if change == seen.kernel_change else "centred kernels"
@@ -197,9 +197,11 @@ def _changed(change: float, seen: Observations) -> str:
 def _times(factor: float) -> str:
     """A factor in plain words.
 
-    >>> _times(0.031), _times(2.71), _times(452.3), _times(0.9996)
-    ('3.1 % of', '2.7 times', '452 times', '100 % of')
+    >>> _times(0.031), _times(2.71), _times(452.3), _times(0.9996), _times(1e7)
+    ('3.1 % of', '2.7 times', '452 times', '100 % of', 'over 1,000 times')
     """
+    if factor > 1000:
+        return "over 1,000 times"  # the initial network's kernel was next to nothing
     if factor < 1:
         return "under 0.1 % of" if factor < 0.001 else f"{100 * factor:.{0 if factor >= 0.1 else 1}f} % of"
     return f"{factor:.1f} times" if factor < 10 else f"{factor:,.0f} times"
