@@ -74,9 +74,10 @@ def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
 def left_out(source: Source) -> Markup | None:
     """How much of the data was used, what was not computed, and the command that adds it; None if nothing is missing."""
     missing = Missing(source)
-    if not (missing.used or missing.sections or missing.kernels):
+    used = [said for said in (missing.used, missing.gradients) if said]
+    if not (used or missing.sections or missing.kernels):
         return None
-    parts = [tag("p", tag("b", "Used: "), f"{missing.used}.")] if missing.used else []
+    parts = [tag("p", tag("b", "Used: "), f"{'; '.join(used)}.")] if used else []
     lacking = [tag("a", section.title, href=f"#{section.anchor}") for section in missing.sections]
     lacking += [text(f"the kernel {source.kernel_name(name)}") for name in missing.kernels]
     if lacking:
@@ -102,6 +103,7 @@ class Missing:
         ]
         self.kernels = [*names(self.plan.get("unplanned")), *names(source.metrics.get("left_out"))]
         self.used = str(source.data.get("subsampled") or "").rstrip(".")
+        self.gradients = str(self.plan.get("gradients") or "")
 
     def commands(self) -> list[tuple[str, str]]:
         """What each command does, in words, and the command."""

@@ -19,6 +19,11 @@ from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.verdict import Evidence, gather, judge
 from ntkscope.xray.workload import Workload
 
+BY_CONSTRUCTION = (
+    " This holds by construction, since the outputs are linear in what the last layer sees: explanations say which training"
+    " items are alike there, not how the layers before came to it."
+)
+
 
 @dataclass(frozen=True)
 class Judged(Result):
@@ -104,7 +109,7 @@ def run(context: Context) -> Finding[Judged]:
         "best_kernel": "" if best is None else best.kernel,
         "best_target": "" if best is None else best.target,
         "trust": trust.word,
-        "trust_why": trust.why,
+        "trust_why": trust.why + (BY_CONSTRUCTION if explained is not None and explained.trivial else ""),
     }
     rows = () if rated is None else [row for row in rated.table if row.target == judged["best_target"]]
     found: Judged
