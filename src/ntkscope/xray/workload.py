@@ -52,7 +52,7 @@ class Workload:
         return FIT_STEPS * 2 * self.train**2 * self.classes * self.rates.double
 
     def distillation(self) -> float:
-        """Seconds one fit of the network's logits is expected to take: a block-tridiagonal form of some rows, a factor of all."""
+        """Seconds one fit of the logits is expected to take: a block-tridiagonal form of some rows, a factor of all."""
         rows = min(self.train, DECOMPOSED)
         whole = self.train**3 / 3 if self.train > rows else 0.0
         return (5 * rows**3 + whole + 100 * rows**2 * self.classes) * self.rates.double
