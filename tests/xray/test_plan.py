@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds, measure_rates
 from ntkscope.xray import job, pairs
 from ntkscope.xray.budget import Budget, Clock, Pace
+from ntkscope.xray.context import Context
 from ntkscope.xray.plan import (
     EXACT,
     LEAST_TRAIN,
@@ -241,6 +243,7 @@ def test_a_kernel_that_does_not_fit_is_left_out_alone_and_another_time_adds_it(
     monkeypatch.setattr(pairs, "parts", counted)
     monkeypatch.setattr(job, "measure_rates", lambda *given, **how: RATES)
     monkeypatch.setattr(Clock, "left", lambda clock: 3.0 if "em" not in computed else 1e9)
+    monkeypatch.setattr(Context, "allowed", lambda context, section: math.inf)
     options: dict[str, Any] = {"kernels": ["ck", "em", "pntk"], "progress": False}
     with only(SECTIONS["summary"], SECTIONS["explain"]):
         record = ns.xray(model, train, test, tmp_path, budget="60s", **options)

@@ -161,7 +161,7 @@ def _below(place: Path, names: Sequence[str]) -> Path | None:
 
 
 def _has_images(folder: Path) -> bool:
-    return any(file.suffix.lower() in SUFFIXES for file in folder.glob("*/*"))
+    return os.path.isdir(folder) and any(file.suffix.lower() in SUFFIXES for file in folder.glob("*/*"))
 
 
 def by_class(folder: Path) -> bool:

@@ -48,7 +48,7 @@ def parts(
     [('train', ['train']), ('test', ['test'])]
     """
     n, m = length(x_train), length(x_test)
-    if "train" in wanted and _together(name, n, m, options):
+    if _together(name, n, m, "train" in wanted, options):
         both = kernel(name, model, joined(x_train, x_test), **options)
         yield Computed("all", both, {"train": both[:n, :n], "test": both[n:, :n]})
         return
@@ -60,11 +60,14 @@ def parts(
         yield Computed("test", made, {"test": made})
 
 
-def _together(name: str, n: int, m: int, options: Mapping[str, Any]) -> bool:
-    """Whether one pass over all inputs gives both sides with less work, and its result takes little of the memory."""
+def _together(name: str, n: int, m: int, train: bool, options: Mapping[str, Any]) -> bool:
+    """Whether one pass over all inputs gives both sides with less work, and its result takes little of the memory.
+
+    Products of gradients are then always of all inputs, also where the test side alone is wanted: it has the same last digits.
+    """
     traits = KERNELS.traits(name)
     if traits.features:
-        return True
+        return train
     small = 8 * (n + m) ** 2 <= parse_bytes(options.get("memory", MEMORY)) / 4
     return small and in_one_pass(n, m) and not traits.per_output and options.get("store") is None
 

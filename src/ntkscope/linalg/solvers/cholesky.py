@@ -69,12 +69,12 @@ class CholeskySolution:
     jitter: float
     residual: float
     warnings: tuple[str, ...]
-    factor: Factor = field(repr=False)
+    _factor: Factor = field(repr=False)
 
     @property
     def smallest_eigenvalue(self) -> float:
         """Of `K` itself, without ridge and jitter, estimated to about `ε ‖K‖`; computed when asked for."""
-        return self.factor.extreme_eigenvalues[0] - self.factor.shift
+        return self._factor.extreme_eigenvalues[0] - self._factor.shift
 
 
 def cholesky_solve(
@@ -121,7 +121,7 @@ def cholesky_solve(
         jitter=jitter,
         residual=float(residuals.max()) if residuals.numel() else 0.0,
         warnings=warn(messages),
-        factor=made,
+        _factor=made,
     )
 
 
