@@ -256,7 +256,7 @@ def numbers(result: Any, at: str = "") -> dict[str, np.ndarray]:
     if isinstance(result, nn.Module):
         result = result.state_dict()
     if is_dataclass(result) and not isinstance(result, type):
-        result = {part.name: getattr(result, part.name) for part in fields(result)}
+        result = {part.name: getattr(result, part.name) for part in fields(result) if part.name[0] != "_"}
     if isinstance(result, Mapping):
         parts = [(str(key), value) for key, value in result.items()]
     elif isinstance(result, (tuple, list)):
