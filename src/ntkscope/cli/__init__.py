@@ -16,7 +16,7 @@ import typer
 
 import ntkscope as ns
 
-BEGAN = time.perf_counter()  # what --time limits begins when the command is started
+BEGAN = time.perf_counter()  # of this process, for limits of time; verbs find that of their command as the context's `obj`
 
 # The file of this folder that has a verb's function, and the first line of that function's docstring.
 VERBS: dict[str, tuple[str, str]] = {
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(args=words, prog_name="ntkscope")
             return
         with import_module("ntkscope.core.machine.interrupts").terminable():
-            app(args=words, prog_name="ntkscope")
+            app(args=words, prog_name="ntkscope", obj=BEGAN if arguments is None else time.perf_counter())
     except SystemExit:  # caught first, so that leaving does not import the rooms
         raise
     except (ns.NtkscopeError, OSError) as error:

@@ -339,11 +339,11 @@ def _least(values: list[float]) -> float:
 
 
 def cost(work: Workload) -> float:
-    return work.fits * (work.fit() + work.distillation())
+    return work.fits * (work.fit() + work.distillation() + 2 * work.rating())
 
 
 def cost_of_outputs(work: Workload) -> float:
-    return 2 * work.fits * work.distillation()
+    return 2 * work.fits * (work.distillation() + work.rating())
 
 
 SECTION: Section[Ratings] = register(
