@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float64, Int64
 from sklearn.base import clone
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import finite, plain_array
 from ntkscope.explain._kernels import columns_of, kernel_of
-from ntkscope.linalg import Gram
+from ntkscope.linalg import Gram, as_gram
+from ntkscope.linalg.spectra.band import lapack_is_safe
 from ntkscope.surrogates import KernelRidgeClassifier
 
-STRENGTH = 0.1  # of the default ridge, times the mean of the kernel's diagonal
+STRENGTH = 0.2  # of the default ridge, whose kernel has a unit diagonal
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +41,10 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
     """Rank training points by how much the surrogate fitted without them disagrees with their label.
 
     `s_i = max_{k≠y_i} f_k^{-i}(x_i) - f_{y_i}^{-i}(x_i)`, with `f^{-i}` the surrogate fitted on all points but i. The
-    default surrogate is kernel ridge on one-hot labels, whose `f^{-i}` is exact in closed form, on the kernel scaled to a
-    unit diagonal (so that inputs with large gradients do not count more) with strength 0.1; O(n³) once.
-    `surrogate`: an estimator with `leave_one_out`, fitted on (K, y) here.
+    default surrogate is kernel ridge on one-hot labels, whose `f^{-i}` is exact in closed form, with strength 0.2 on the
+    Gaussian kernel `exp(-‖u_i - u_j‖²)` of unit feature vectors (κ = ⟨u_i, u_j⟩ after scaling to a unit diagonal): inputs with
+    large gradients do not count more, and near items count more than many distant ones; O(n³) once.
+    `surrogate`: an estimator with `leave_one_out`, fitted on (K, y) here, K as it is.
 
     >>> K = np.kron(np.eye(2), np.full((3, 3), 0.9)) + 0.1 * np.eye(6)
     >>> found = mislabelled(K, [0, 0, 1, 1, 1, 1])
@@ -57,7 +60,7 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
             " training points with themselves and one label each"
         )
     if surrogate is None:
-        gram = _unit(gram)
+        gram = _gaussian(gram)
         fitted = KernelRidgeClassifier(alpha=STRENGTH).fit(gram, labels)
     else:
         fitted = clone(surrogate).fit(gram, labels)
@@ -70,8 +73,15 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
     return Ranking(np.argsort(-scores, kind="stable"), scores, classes[without.argmax(1)])
 
 
-def _unit(gram: Gram) -> Gram:
-    return gram if bool((gram.diagonal() == 1).all()) else gram.normalized()
+def _gaussian(gram: Gram) -> Gram:
+    """`exp(-‖u_i - u_j‖²) = exp(2 (κ_ij - 1))`, κ the kernel scaled to a unit diagonal; formed, O(n²) memory."""
+    if not lapack_is_safe(len(gram), gram.device):
+        raise UsageError(
+            f"got {gram!r}, too large for leave_one_out of ridge regression, which forms and inverts it: pass"
+            " surrogate=KernelGLM(), which needs products only"
+        )
+    unit = gram if bool((gram.diagonal() == 1).all()) else gram.normalized()
+    return as_gram(unit.dense().to(torch.float64, copy=True).sub_(1).mul_(2).exp_())
 
 
 def _leave_one_out(surrogate: Any, K: Any) -> Float64[np.ndarray, "n c"]:
