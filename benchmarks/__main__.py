@@ -41,6 +41,7 @@ ON_REQUEST = {
     "trace_ntk_torch": "kernels.trace_ntk_torch",
     "gpu_trace_ntk": "gpu.trace_ntk",
     "trust": "learning.trust",
+    "mislabel_flags": "learning.mislabel_flags",
     "distilled": "learning.distilled",
     "ekfac": "learning.ekfac",
     "spectra": "statistics.spectra",

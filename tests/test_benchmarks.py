@@ -305,7 +305,7 @@ EXAMPLES = (
 )
 
 
-@pytest.mark.parametrize("name", [*EXAMPLES.split(), "learning.trust", "learning.mislabel"])
+@pytest.mark.parametrize("name", [*EXAMPLES.split(), "learning.trust", "learning.mislabel", "learning.mislabel_flags"])
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert (failed, tried > 0) == (0, True)
@@ -344,6 +344,15 @@ def test_the_score_of_an_xray_is_the_one_that_is_promised() -> None:
     for worse, holds in ((0.0, True), (0.01, False)):
         found = [Ranked("MNIST", EARLY, who, TARGET - worse, 1.0, 1.0, 1.0) for who in (OURS, "loss ranking")] * 2
         (check,) = outcome([Measured(block, "MNIST", 10, found, {EARLY: [0.9]})]).checks
+        assert check.holds is holds
+
+
+def test_flags_are_promised_by_both_their_precision_and_their_recall() -> None:
+    from benchmarks.learning.mislabel_flags import OURS, Flagged, Planted, outcome
+
+    for right, flagged, holds in ((98, 110, True), (97, 100, False), (98, 120, False)):
+        found = [Flagged("mnist", OURS, seed, 100, flagged, right, 1.0, 1.0, 1.0) for seed in (0, 1)]
+        (check,) = outcome(Planted("mnist", 0.04), found, [], measured=True).checks
         assert check.holds is holds
 
 

@@ -89,8 +89,8 @@ def _files(source: Source) -> Markup | None:
 
 
 def _contradicted(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Items whose label is not the class the surrogate predicts, with their places; the record also ranks the others."""
-    return [(n, row) for n, row in enumerate(rows) if row["label"] != row["suggested"]]
+    """Items whose label is contradicted, with their places; the record also ranks the others."""
+    return [(n, row) for n, row in enumerate(rows) if row["score"] > 0]
 
 
 def _part(

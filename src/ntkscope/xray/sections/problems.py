@@ -128,7 +128,8 @@ def _of_labels(context: Context, K: Gram, y: Array, doubles: tuple[Double, ...])
     contradicted = int((np.asarray(context.record.arrays[SCORES]) > 0).sum())
     confidence = (
         f"{contradicted:,} {'label is' if contradicted == 1 else 'labels are'}"
-        " contradicted by a classifier trained without the item; a hard item looks the same as a wrong label, so check each."
+        " contradicted by a classifier trained without the item and other suspects; a hard item looks the same as a wrong"
+        " label, so check each."
         " Near-duplicates are close both under the kernel and as inputs."
     )
     return Finding(Problems(doubtful, doubles, loud), confidence)
@@ -284,7 +285,7 @@ def residual_scores(residuals: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray
 
 
 def cost(work: Workload) -> float:
-    return work.decomposition(work.train) + work.train**2 * 2e-8
+    return 2 * work.decomposition(work.train) + work.train**2 * 2e-8
 
 
 def cost_of_outputs(work: Workload) -> float:
@@ -301,7 +302,8 @@ SECTION: Section[Examined] = register(
             " (perhaps under different labels), and those that influence the predictions more than their share."
         ),
         formula=(
-            "Label: max_{k≠y_i} f_k(x_i) - f_{y_i}(x_i), f kernel ridge fitted without point i (exact leave-one-out)."
+            "Label: max_{k≠y_i} f_k(x_i) - f_{y_i}(x_i) - 0.075, f ridge on exp(2 (κ - 1)) fitted without point i (exact"
+            " leave-one-out) and without the points that such a ridge, fitted to all others, contradicts."
             " Duplicates: κ(x_i, x_j) > 0.995 and inputs within 5 % of the typical distance."
             " Dominating: Σ_x |W_ci κ(x, x_i)| over all test items x and their predicted class c, as a share of all points'."
         ),
