@@ -16,7 +16,7 @@ import typer
 
 import ntkscope as ns
 
-BEGAN = time.perf_counter()  # of this process, for limits of time; verbs find that of their command as the context's `obj`
+BEGAN = time.perf_counter()  # of this process; verbs find that of their command as the `obj` of its context
 
 # The file of this folder that has a verb's function, and the first line of that function's docstring.
 VERBS: dict[str, tuple[str, str]] = {
