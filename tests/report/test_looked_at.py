@@ -99,7 +99,7 @@ def test_a_patch_opens_its_training_item(visit: Open, xrayed: Xrayed) -> None:
 
 
 def test_the_trigger_word_is_marked_and_first_in_the_list(visit: Open, xrayed: Xrayed) -> None:
-    part = unfolded(visit(xrayed("texts") / "page.html")).locator(PART)
+    part = unfolded(visit(xrayed("texts") / "page.html")).locator("#s-words")
     assert part.locator(".token-name").first.inner_text() == TRIGGER
     marked = part.locator(".salient-texts li", has_text=TRIGGER)
     assert marked.count() > 0
