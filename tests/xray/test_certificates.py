@@ -15,9 +15,9 @@ from ntkscope.xray.sections import layers
 from xray.small import only, xrayed
 
 KEPT = {
-    "trntk0": {"train", "test"},
+    "trntk0": {"all"},
     "ck": {"all"},
-    "initial.trntk0": {"train", "test"},
+    "initial.trntk0": {"all"},
     "initial.ck": {"all"},
     "layers.trntk0": {"train"},
 }

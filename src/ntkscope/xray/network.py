@@ -20,6 +20,7 @@ from ntkscope.models._weights import without_prefix
 from ntkscope.tangent.forward.readout import last_parameters
 from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tangent.model.selection import select
+from ntkscope.tangent.model.state import ModelState
 from ntkscope.tangent.model.subject import Subject, place, quiet
 from ntkscope.tracking.weights import matrices
 from ntkscope.xray.items import Items
@@ -139,8 +140,13 @@ def _recalibrate(model: nn.Module, x: Inputs) -> None:
 
 def last_layer(model: nn.Module, items: Items, device: torch.device | None) -> tuple[str, ...]:
     """The parameters of the last affine layer, found by running the model on a few items."""
-    subject, few = Subject(model, device=device), items.take(torch.arange(min(3, len(items))))
-    return last_parameters(subject, subject.placed(as_batch(few.x, model)))
+    few = items.take(torch.arange(min(3, len(items))))
+    with quiet(place(model, device), model):
+        state, subject = ModelState(model), Subject(model, device=device)
+        try:
+            return last_parameters(subject, subject.placed(as_batch(few.x, model)))
+        finally:
+            state.restore(every=True)
 
 
 def chosen_parameters(model: nn.Module, params: Any, items: Items, device: torch.device | None) -> Params:
