@@ -5,7 +5,8 @@ class: to convergence, so that it has learned most wrong labels by heart. `expla
 it: `find_label_issues` of cleanlab with probabilities out of sample (five-fold, the same network trained again) and with the
 network's own; the network's loss, at the true number of wrong labels and at the threshold with the best F1, which nobody
 knows. Then our flags where no label is wrong, where fewer or more are, where only 4 and 9 are exchanged, and for networks
-that are right on half of CIFAR-10. Settings were chosen on seeds 5 to 9; seeds 0 to 4 are reported.
+that are right on half of CIFAR-10. Settings were chosen on seeds 5 to 9, the margin on seeds 5 to 14 (0.05, the largest with
+which 98 % are found there, at a precision of 87 %); seeds 0 to 4 are reported.
 """
 
 from __future__ import annotations
