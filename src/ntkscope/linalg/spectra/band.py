@@ -172,11 +172,8 @@ def householder(panel: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     size = len(tau)
     V = packed[:, :size].tril(-1)
     V.diagonal().fill_(1.0)
-    overlaps = V.T @ V
-    T = torch.zeros(size, size, dtype=panel.dtype, device=panel.device)
-    for i in range(size):
-        T[:i, i] = -tau[i] * (T[:i, :i] @ overlaps[:i, i])
-        T[i, i] = tau[i]
+    above = tau[:, None] * (V.T @ V).triu(1)
+    T = torch.linalg.solve_triangular(above, tau.diag(), upper=True, unitriangular=True)
     return V, T, packed[:size].triu()
 
 

@@ -59,24 +59,27 @@ class BlockTridiagonal:
     ) -> tuple[Float64[Tensor, "m k"], Float64[Tensor, " m"]]:
         """`G Y` and the diagonal of `G = Q (B + αI)⁻¹ Qᵀ` for `inside` = Qᵀ Y and an α that makes B + αI definite; O(m n w).
 
-        `G = W Wᵀ` with `W = Q L⁻ᵀ`, whose blocks follow from one another.
+        `G = W Wᵀ` with `W = Q L⁻ᵀ`. Each block of Wᵀ is `own` times that of Qᵀ less `before` times the block above it.
         """
         factors = self.factors(alpha)
         if factors is None:
             raise NumericalError(f"got alpha={alpha:.3g}; expected one that makes the matrix positive definite")
         squares = torch.zeros_like(self.basis[0])
+        steps = []
+        for factor, left in factors:
+            own = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False)
+            steps.append((own, own @ left))
         for rows in slices(len(squares), ROWS):
-            total = torch.zeros_like(self.basis[: len(factors[0][0]), rows]).T
+            total = torch.zeros_like(self.basis[: len(factors[0][0]), rows])
             root, at = total, 0
-            for factor, left in factors:
-                part = self.basis[at : at + len(factor), rows].clone().T
+            for own, before in steps:
+                above, root = root, own @ self.basis[at : at + len(own), rows]
                 if at:
-                    part.addmm_(root, left.T, alpha=-1)
-                root = torch.linalg.solve_triangular(factor.T, part, upper=True, left=False)
-                total[:, : len(factor)].addcmul_(root, root)
-                at += len(factor)
-            squares[rows] = total.sum(1)
-        return self.basis.T @ _solved(factors, inside), squares
+                    root.addmm_(before, above, alpha=-1)
+                total[: len(own)].addcmul_(root, root)
+                at += len(own)
+            squares[rows] = total.sum(0)
+        return (_solved(factors, inside).T @ self.basis).T, squares
 
 
 def _solved(factors: Factors, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:

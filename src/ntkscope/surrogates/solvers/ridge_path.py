@@ -81,14 +81,14 @@ def ridge_path(K: Gram, targets: Float64[Tensor, "n k"], alphas: Float64[Tensor,
     form = _centred(matrix)
     errors = torch.full_like(alphas, torch.inf)
     path = RidgePath(alphas, errors, form, targets - targets.mean(0))
-    usable = [place for place, alpha in enumerate(alphas.tolist()) if form.factors(alpha / 2)]
-    if not usable:
+    first = next((place for place, alpha in enumerate(alphas.tolist()) if form.factors(alpha / 2)), None)
+    if first is None:
         values = torch.linalg.eigvalsh(form.dense())
         raise NumericalError(
             f"{K!r}, centred, has the eigenvalue {float(values[0]):.3g}, and its largest is {float(values[-1]):.3g}; expected a"
             f" kernel, positive semidefinite up to rounding: no ridge up to {float(alphas[-1]):.3g} makes it definite"
         )
-    for place in usable:
+    for place in range(first, len(alphas)):
         errors[place] = path.residuals(place).square().mean()
     return path
 

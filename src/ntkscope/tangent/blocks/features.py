@@ -300,7 +300,7 @@ def _near(
         product = b.mul_(_similarity(left, right, precision))
         if g > 1:
             product = product.sum(0, keepdim=True)
-        return product[0] if s * t == 1 else product.reshape(n, s, m, t).sum((1, 3))
+        return product[0] if s * t == 1 else product.reshape(n, s, m, t).sum(3).sum(1)
     b = _groupwise(left.b.reshape(g, n * s * c, o), right.b.reshape(g, m * t * c, o), precision)
     a = _similarity(left, right, precision).reshape(g, n, s, 1, m, t, 1)
     return b.reshape(g, n, s, c, m, t, c).mul_(a).sum((0, 2, 5)).reshape(n * c, m * c)
