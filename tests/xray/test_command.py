@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from torch import nn
 
 import ntkscope as ns
+from ntkscope.cli import demo, main
 from ntkscope.cli._common import stoppable
 from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
 from ntkscope.cli.demo import demo_folder
@@ -34,6 +36,23 @@ def data():
     y = (x[:, 0] > 0).long()
     return (x[:60], y[:60]), (x[60:], y[60:]), ["no <b>", "yes"]
 """
+
+
+def test_the_time_counts_from_the_start_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports and the reading of data are part of `--time`."""
+    given: list[float | None] = []
+
+    def noted(out: Path, **options: Any) -> None:
+        given.append(options["began"])
+        raise SystemExit
+
+    monkeypatch.setattr(demo, "demo_xray", noted)
+    start = time.perf_counter()
+    for words in (["demo"], ["xray", "--demo"]):
+        with pytest.raises(SystemExit):
+            main(words)
+    assert all(began is not None and began >= start for began in given)
+    assert len(given) == 2
 
 
 @pytest.mark.guard

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import ntkscope as ns
 import ntkscope.xray.sections
@@ -24,6 +25,7 @@ from ntkscope.xray.budget import Budget, Clock, Pace
 from ntkscope.xray.context import Context
 from ntkscope.xray.plan import (
     EXACT,
+    INITIAL_STEP,
     LEAST_TRAIN,
     SAFETY,
     Plan,
@@ -34,6 +36,7 @@ from ntkscope.xray.plan import (
     standard,
 )
 from ntkscope.xray.registry import SECTIONS, in_order
+from ntkscope.xray.task import CLASSIFICATION
 from xray.small import blobs, network, only, trained, workload
 
 RATES = Rates(
@@ -224,6 +227,49 @@ def test_what_takes_longer_than_the_limit_is_stopped() -> None:
     with ThreadPoolExecutor(1) as elsewhere:
         entry = elsewhere.submit(job.look, replace(SECTIONS["layers"], run=reporting), context).result()
     assert entry["late"] is True
+
+
+def test_one_good_moment_does_not_hide_a_busy_machine() -> None:
+    """A long section begins only where it fits at the pace of all steps, and at that of the last ones."""
+    pace = Pace(1.0)
+    for expected, took in ((6.0, 30.0), (4.0, 4.0)):
+        pace.saw(expected, took)
+    assert pace.now() == 3.4
+    pace.saw(4.0, 40.0)
+    assert pace.now() == 10.0
+
+
+def test_the_kernel_of_the_initial_network_is_kept_free_with_the_essential() -> None:
+    steps = {section_step("explain"): 1.0, section_step("summary"): 2.0, section_step("shift"): 50.0, INITIAL_STEP: 4.0}
+    there: set[str] = set()
+    context: Any = SimpleNamespace(
+        task=CLASSIFICATION,
+        given=(),
+        initial=object(),
+        plan=SimpleNamespace(steps=steps),
+        pace=Pace(3.0),
+        pairs=SimpleNamespace(has=lambda name, prefix: prefix in there),
+    )
+    assert Context.kept_free(context, "surrogates") == 3 * (1 + 2 + 4)
+    there.add("initial.")
+    assert Context.kept_free(context, "explain") == 3 * 2
+    assert Context.kept_free(context, "summary") == Context.kept_free(context, "shift") == 0
+
+
+def test_decompositions_do_not_wait_for_a_second_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine two threads that wait for each other took 30 times as long as one: no limit of time holds then."""
+    train, test = blobs()
+    _, model = trained(train)
+    seen = []
+    monkeypatch.setattr(job, "_run", lambda context, tell: seen.append(blas_threads()))
+    with threadpool_limits(2, user_api="blas"):
+        ns.xray(model, train, test, tmp_path, kernels=["ck"], progress=False)
+        assert seen == [{1}]
+        assert blas_threads() == {2}
+
+
+def blas_threads() -> set[int]:
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
 
 def test_a_kernel_that_does_not_fit_is_left_out_alone_and_another_time_adds_it(

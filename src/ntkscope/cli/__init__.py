@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ import typer
 
 import ntkscope as ns
 
-BEGAN = time.perf_counter()  # of this process; verbs find that of their command as the `obj` of its context
+IMPORTED = time.perf_counter()
+BEGAN: ContextVar[float | None] = ContextVar("BEGAN", default=None)  # when the command was started
 
 # The file of this folder that has a verb's function, and the first line of that function's docstring.
 VERBS: dict[str, tuple[str, str]] = {
@@ -110,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(args=words, prog_name="ntkscope")
             return
         with import_module("ntkscope.core.machine.interrupts").terminable():
-            app(args=words, prog_name="ntkscope", obj=BEGAN if arguments is None else time.perf_counter())
+            BEGAN.set(IMPORTED if arguments is None else time.perf_counter())
+            app(args=words, prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms
         raise
     except (ns.NtkscopeError, OSError) as error:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
 import typer
 
 import ntkscope as ns
@@ -27,13 +26,6 @@ def certified(certify: str) -> str | bool:
     if certify not in CERTIFY:
         raise UsageError(f"got --certify {certify!r}; expected one of {', '.join(CERTIFY)}")
     return CERTIFY[certify]
-
-
-def began() -> float | None:
-    """When the command was started, by `time.perf_counter`; None where a verb is called as a function."""
-    context = click.get_current_context(silent=True)
-    started = None if context is None else context.find_root().obj
-    return started if isinstance(started, float) else None
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
-from ntkscope.cli._common import began, show, stoppable
+from ntkscope.cli import BEGAN
+from ntkscope.cli._common import show, stoppable
 from ntkscope.core import UsageError
 from ntkscope.core.files.printable import printable
 
@@ -29,7 +30,7 @@ def demo(
 ) -> None:
     """Train a small CNN on scikit-learn's digits, X-ray it, and make the page."""
     with stoppable():
-        record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs, began=began())
+        record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs, began=BEGAN.get())
     show(record)
 
 

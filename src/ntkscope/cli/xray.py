@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+from ntkscope.cli import BEGAN
 from ntkscope.cli import _options as opt
 
 
@@ -58,7 +59,7 @@ def xray(
     seed: opt.Seed = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
-    from ntkscope.cli._common import began, certified, show, stoppable
+    from ntkscope.cli._common import certified, show, stoppable
     from ntkscope.cli._factories import data_of, options
     from ntkscope.cli._subject import subject_of
     from ntkscope.cli.demo import demo_folder, demo_xray
@@ -75,7 +76,7 @@ def xray(
                 " one or the other"
             )
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
-        limits["began"] = began()
+        limits["began"] = BEGAN.get()
         if params:
             limits["params"] = params
         if chosen is not None:
@@ -115,7 +116,7 @@ def xray(
         data_name=data,
         options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},
         say=lambda line: typer.echo(printable(line)),
-        began=began(),
+        began=BEGAN.get(),
     )
     with stoppable():
         record = ns.xray(about.network, about.train, about.test, "xray/" if out is None else out, settings=settings)

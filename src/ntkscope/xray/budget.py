@@ -116,13 +116,18 @@ class Clock:
 
 @dataclass
 class Pace:
-    """How many times longer steps take than was planned for a machine at rest: the last ones that took a moment together.
+    """How many times longer steps take than was planned for a machine at rest.
+
+    The larger of two: of the last steps that took a moment together, and of all. So one good moment hides nothing.
 
     >>> pace = Pace(1.0)
-    >>> pace.saw(expected=10.0, took=15.0)
-    >>> pace.saw(expected=MOMENT, took=2 * MOMENT)
+    >>> pace.saw(expected=3 * MOMENT, took=9 * MOMENT)
+    >>> pace.saw(expected=MOMENT, took=7 * MOMENT)
     >>> pace.now()
-    2.0
+    7.0
+    >>> pace.saw(expected=MOMENT, took=MOMENT)
+    >>> pace.now()
+    3.4
     """
 
     start: float
@@ -136,11 +141,12 @@ class Pace:
     def now(self) -> float:
         """As planned until enough was seen."""
         expected = took = 0.0
+        recent: float | None = None
         for one in reversed(self.seen):
             expected, took = expected + one[0], took + one[1]
-            if expected >= MOMENT:
-                return took / expected
-        return self.start
+            if recent is None and expected >= MOMENT:
+                recent = took / expected
+        return self.start if recent is None else max(recent, took / expected)
 
 
 def as_budget(value: Any) -> Budget:

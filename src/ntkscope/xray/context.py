@@ -202,13 +202,11 @@ class Context(Subject):
         """
         if computed == EXACT:
             return work()
-        sections = in_order(self.task, self.given)
-        steps, pace, surrogates = self.plan.steps, self.pace.now(), f"{self.task.prefix}surrogates"
-        essential = sum(steps.get(section_step(s.name), 0.0) for s in sections if s.essential and s.name != surrogates)
+        steps, surrogates = self.plan.steps, f"{self.task.prefix}surrogates"
         fits = steps.get(section_step(surrogates), 0.0) * len(names_of([computed])) / len(names_of(self.plan.kernels))
         expected = fits + (0.0 if self.pairs.has(computed) else steps.get(kernel_step(computed), 0.0))
-        room = self.clock.left() - pace * essential
-        if pace * expected <= room:
+        room = self.clock.left() - self.kept_free(surrogates)
+        if self.pace.now() * expected <= room:
             with suppress(TimeLimit), time_limit(room):
                 return work()
         self.record.put(left_out=[*self.record.metrics["left_out"], computed])
@@ -216,14 +214,15 @@ class Context(Subject):
 
     def allowed(self, section: Section[Any]) -> float:
         """Seconds after which a section is stopped: the time of essential ones that come after it is kept free."""
-        sections = in_order(self.task, self.given)
-        later = [s for s in sections[sections.index(section) + 1 :] if s.essential]
-        over = OVER * (self.clock.seconds or 0.0)
-        return (
-            self.clock.left()
-            + over
-            - self.pace.now() * sum(self.plan.steps.get(section_step(s.name), 0.0) for s in later)
-        )
+        return self.clock.left() + OVER * (self.clock.seconds or 0.0) - self.kept_free(section.name)
+
+    def kept_free(self, name: str) -> float:
+        """Seconds for the essential sections after this one, and for the kernel of the initial network, which they need."""
+        names = [section.name for section in in_order(self.task, self.given) if section.essential]
+        steps = [section_step(later) for later in names[names.index(name) + 1 :]] if name in names else []
+        if steps and self.initial is not None and not self.pairs.has(EXACT, "initial."):
+            steps.append(INITIAL_STEP)
+        return self.pace.now() * sum(self.plan.steps.get(step, 0.0) for step in steps)
 
     def too_short_for(self, step: str) -> str | None:
         """Why a step of the plan does not fit the time any more; None if it does."""

@@ -23,6 +23,7 @@ from ntkscope.core.arguments import as_device
 from ntkscope.core.errors import RecordError
 from ntkscope.core.files.plain import differences, to_plain
 from ntkscope.core.identity import Answers
+from ntkscope.core.machine.threads import single_blas
 from ntkscope.core.progress import TimeLimit, counter, duration, time_limit
 from ntkscope.core.records.record import FILE
 from ntkscope.core.records.soundness import unsound
@@ -86,7 +87,7 @@ def xray(
         raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
     chosen = replace(settings, **{"began": began, **options})
     chosen = replace(chosen, budget=as_budget(chosen.budget))
-    with evaluating(model):
+    with evaluating(model), single_blas():
         return _Job.of(model, train, test, chosen).run(Path(out))
 
 

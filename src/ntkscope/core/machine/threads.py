@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
+from threadpoolctl import threadpool_limits
 
 LOG = logging.getLogger(__name__)
 Worker = TypeVar("Worker")
@@ -171,3 +172,18 @@ class Together:
             self._inside -= 1
             if not self._inside:
                 self._made.__exit__(None, None, None)
+
+
+def single_blas() -> Together:
+    """While open, products and decompositions of NumPy and SciPy are computed by one thread.
+
+    The threads of a decomposition wait for each other thousands of times. Where other processes compute, each wait may last
+    until the next turn on a core: two threads were 30 times slower than one.
+
+    >>> with single_blas():
+    ...     pass
+    """
+    return _SINGLE
+
+
+_SINGLE = Together(lambda: threadpool_limits(1, user_api="blas"))

@@ -299,7 +299,7 @@ def _output_removals(
 
 def cost(work: Workload) -> float:
     items = work.test if work.test * work.classes <= TERMS else min(OFFERED, work.test)
-    seconds = min(OFFERED, items) * 2e-2 + items * 4e-3
+    seconds = min(OFFERED, items) * 2e-3 + items * 1e-3
     return work.decomposition(work.train) + items * work.train * work.classes * 3e-8 + seconds
 
 

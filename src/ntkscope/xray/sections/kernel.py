@@ -155,7 +155,7 @@ def _initial(context: Context) -> Initial:
 
 
 def cost(work: Workload) -> float:
-    return work.decomposition(DECOMPOSED) + 4 * work.train**2 * 100 * work.rates.double
+    return 0.2 + work.decomposition(DECOMPOSED) + 4 * work.train**2 * 100 * work.rates.double
 
 
 SECTION = register(

@@ -285,7 +285,7 @@ def residual_scores(residuals: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray
 
 
 def cost(work: Workload) -> float:
-    return 2 * work.decomposition(work.train) + work.train**2 * 2e-8
+    return 0.2 + 2 * work.decomposition(work.train) + work.train**2 * 2e-8
 
 
 def cost_of_outputs(work: Workload) -> float:
