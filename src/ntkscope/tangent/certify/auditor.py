@@ -50,11 +50,17 @@ SAMPLED = 8  # one block in so many is checked, and the first
 NOISE = 1e-3  # of the largest gradient: below this, differences are judged beside that one
 SUMS = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 1.5e-1, torch.float16: 3e-2}
 KINK = 5e-2  # what an activation on the other side of a kink may change of a gradient, in numbers shorter than float64
-SHORT = {"exact": 0.0, "tf32": 2e-2, "bf16": 3e-2, "fp16": 2e-2}  # of features that are rounded on purpose
+SHORT = {
+    "exact": 0.0,
+    "float32": 0.0,
+    "tf32": 2e-2,
+    "bf16": 3e-2,
+    "fp16": 2e-2,
+}  # of features that are rounded on purpose
 DRAWS = 8  # of weights and vectors: the first is compared with autograd, all of them say how large such sums are
 # of the size that random sums have: what rounding may leave of one in which the samples cancel
 ROUNDED = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-SHORTENED = {"exact": 0.0, "tf32": 2e-3, "bf16": 1e-2, "fp16": 4e-3}
+SHORTENED = {"exact": 0.0, "float32": 0.0, "tf32": 2e-3, "bf16": 1e-2, "fp16": 4e-3}
 
 
 class GraphMismatch(NtkscopeError):
