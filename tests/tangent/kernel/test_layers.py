@@ -367,9 +367,10 @@ def test_a_wrong_gradient_that_is_formed_late_is_found(
 def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = convolutional()
 
-    def wrong(total: Tensor, left: Any, right: Any, **how: Any) -> None:
-        features.accumulate(total, left, right, **how)
+    def wrong(total: Tensor, left: Any, right: Any, **how: Any) -> float:
+        flops = features.accumulate(total, left, right, **how)
         total += 1e-3 * total.abs().max()
+        return flops
 
     monkeypatch.setattr(layers, "accumulate", wrong)
     with everything_deferred(), planned_as(N, N, 4, 2**30), pytest.raises(NumericalError, match="an entry"):

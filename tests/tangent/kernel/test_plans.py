@@ -104,6 +104,66 @@ def test_blocks_are_whole_multiples_on_a_gpu(block: int, most: int, cuda: bool) 
     assert block < found + part or block < 1  # no shorter than it must be
 
 
+# As measured on an H200: bytes and multiply-adds a sample, exact and bf16.
+RESNET18 = Footprint(
+    113898784, 86769440, 4, pair_cost=7.16e7, cuda=True, worker=134087544, kept=18871584, formed=23592960, least=1382400,
+    caching=50003744, check=89391696, capture_cost=7.24e9, forming_cost=4.22e9, again_cost=2.66e9, longest=4096,
+)  # fmt: skip
+RESNET18_BF16 = replace(
+    RESNET18,
+    feature=56949392,
+    passing=49643096,
+    kept=9435792,
+    formed=11796480,
+    least=691200,
+    caching=31260248,
+    short=True,
+)
+VIT = Footprint(
+    214434848, 93970384, 4, pair_cost=8.08e7, cuda=True, worker=64353144, kept=60205088, formed=5898240, least=1320960,
+    caching=82173904, check=42902096, capture_cost=4.52e9, forming_cost=3.48e9, again_cost=3.45e9, longest=4096,
+)  # fmt: skip
+LENET = Footprint(
+    122416, 914576, 4, pair_cost=5.9e4, cuda=True, worker=740472, kept=95120, formed=96000, least=96000, caching=914576,
+    check=493648, capture_cost=5.5e6, forming_cost=3.6e6, again_cost=2.4e6, longest=4096,
+)  # fmt: skip
+NETWORKS = {"resnet18": RESNET18, "resnet18 bf16": RESNET18_BF16, "vit": VIT, "lenet": LENET}
+MEMORIES = [2**30 * gib for gib in (12, 16, 20, 24, 32, 40, 48, 64, 80, 100, 112, 128)]
+
+
+def predicted(n: int, each: Footprint, memory: int, stored: bool) -> float:
+    """The work of a plan, in memory or for a store."""
+    if stored:
+        cut = cut_for(n, None, each, memory, 1)
+        return work(n, None, each, Plan(cut.size, cut.block, cut.workspace, 1, cut.size, cut.forming))
+    return work(n, None, each, planned(n, None, each, memory, 1, 1))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_more_memory_is_no_slower_and_no_number_of_samples_slower_than_the_next_round_one(
+    network: str, stored: bool
+) -> None:
+    each = NETWORKS[network]
+    for n in (2000, 5462, 8200, 16384, 30001, 50000):
+        times = [predicted(n, each, memory, stored) for memory in MEMORIES]
+        slower = [later / min(times[: k + 1]) for k, later in enumerate(times)]
+        assert max(slower) <= 1.05, (n, dict(zip(MEMORIES, slower)))
+        for memory in MEMORIES[::3]:
+            round_one = -(-n // 1024) * 1024
+            assert predicted(n, each, memory, stored) <= 1.01 * predicted(round_one, each, memory, stored), (n, memory)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_sides_on_a_gpu_are_multiples_of_64(network: str, memory: int) -> None:
+    each = NETWORKS[network]
+    for n in (2000, 5462, 16384, 50000):
+        plan, cut = planned(n, None, each, memory, 1, 1), cut_for(n, None, each, memory, 1)
+        sides = plan.resident, plan.block, cut.size, cut.block
+        assert [side for side in sides if side < n and side % (64 if side > 64 else 8 if side > 8 else 1)] == []
+
+
 sizes = st.integers(0, 40).flatmap(lambda power: st.integers(0, 2**power))
 
 

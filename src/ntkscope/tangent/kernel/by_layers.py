@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,11 +20,11 @@ from torch import Tensor
 
 from ntkscope.tangent.blocks.backward import BackwardPass
 from ntkscope.tangent.blocks.deferred import kept_factors
-from ntkscope.tangent.blocks.features import DenseFeature, Feature, accumulate, product_flops, self_products
+from ntkscope.tangent.blocks.features import DenseFeature, Feature, accumulate, self_products
 from ntkscope.tangent.certify.auditor import GraphMismatch
 from ntkscope.tangent.certify.spot_check import Spot
 from ntkscope.tangent.kernel.plan import NARROW
-from ntkscope.tangent.kernel.products import Features, Maker, mirror, place_feature, ranges, strips
+from ntkscope.tangent.kernel.products import Features, Maker, mirror, place_feature, ranges
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 
@@ -252,18 +253,12 @@ class Layered:
             if spots:
                 with maker.clock("certificate"):
                     _meet(spots, left, right, rows, columns)
+            size = self.size
+            into = total[left.start * size : left.stop * size, right.start * size : right.stop * size]
+            how: dict[str, Any] = {"precision": maker.precision, "workspace": self.workspace}
             with maker.clock("products", piece):
-                for strip in strips(right, rows, columns, maker.full) if same else [right]:
-                    height = strip.stop - left.start if same else len(left)
-                    inner = slice(strip.start - right.start, strip.stop - right.start)
-                    self._accumulate(total, left.start, strip, rows[:height], columns[inner])
-
-    def _accumulate(self, total: Tensor, start: int, strip: range, rows: Feature, columns: Feature) -> None:
-        size = self.size
-        into = total[start * size : (start + len(rows)) * size, strip.start * size : strip.stop * size]
-        maker = self.maker
-        maker.count("products", product_flops(rows, columns, maker.full))
-        accumulate(into, rows, columns, full=maker.full, precision=maker.precision, workspace=self.workspace)
+                flops = accumulate(into, rows, columns, full=maker.full, own=same, **how)
+            maker.count("products", flops)
 
 
 def _meet(spots: list[tuple[range, Spot]], left: range, right: range, rows: Feature, columns: Feature) -> None:

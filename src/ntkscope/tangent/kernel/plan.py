@@ -25,7 +25,8 @@ from ntkscope.core.sizes import over_budget, show_bytes
 
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
 CPU_BLOCK, CUDA_BLOCK, CUDA_LONGEST = 128, 256, 512  # samples of a block; the last, of a store
-WHOLE = (64, 8)  # samples of a block on a GPU: products of other lengths take several times longer on tensor cores
+# Samples of a block, or a side of a tile, on a GPU: products of other lengths take up to seven times longer on tensor cores.
+WHOLE, SIDES = (64, 8), (128, 64, 8)
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
 LARGEST, CUDA_LARGEST = 2048, 8192  # rows of a tile: what a run that is killed loses, and what a reader holds
@@ -97,11 +98,16 @@ class Footprint:
         """Whether some rows of every large gradient can be formed without the others."""
         return 0 < self.least < self.formed
 
-    def whole(self, block: int, most: int) -> int:
+    def whole(self, block: int, most: int, parts: tuple[int, ...] = WHOLE) -> int:
         """A length of blocks of at most `most` samples; on a GPU a multiple of what its products are cut into."""
         if self.cuda and block < most:
-            block -= block % next((part for part in WHOLE if part <= block), 1)
+            block -= block % next((part for part in parts if part <= block), 1)
         return max(1, block)
+
+    def largest_side(self, most: int, fits: Callable[[int], bool]) -> int:
+        """The largest side of a tile, up to `most`, that fits; 0 where none does."""
+        side = largest(most, fits)
+        return side and self.whole(side, most, SIDES)
 
     def tile(self, rows: int, columns: int) -> int:
         """Bytes of the float64 tile between samples, and of the product that is added to it."""
@@ -314,7 +320,7 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
     longest = min(each.largest_block, most if workers == 1 else -(-most // workers))
 
     def resident(block: int) -> int:
-        return largest(side, lambda count: each.held(count, block, workspace, workers) <= available)
+        return each.largest_side(side, lambda count: each.held(count, block, workspace, workers) <= available)
 
     for share in (0.4,) if each.cuda else (0.4, 0.15):  # where not all can stay, smaller blocks leave room for more
         block = each.whole(min(longest, int(room * share / workers / each.passing)), most)
@@ -322,7 +328,7 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
         if staying >= side:
             break
     while staying < 1 and block > 1:
-        block //= 2
+        block = each.whole(block // 2, most)
         staying = resident(block)
     return Plan(staying, block, workspace, workers)
 
@@ -339,8 +345,10 @@ def _layers_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int)
         if m is None and trial.fits(each, side, 0, available):
             rows, columns = side, 0
         else:
-            rows = min(side, largest(most, lambda size: trial.fits(each, size, size, available)))
-            columns = largest(most, lambda size: trial.fits(each, rows, size, available)) if m is not None else rows
+            rows = min(side, each.largest_side(most, lambda size: trial.fits(each, size, size, available)))
+            columns = rows
+            if m is not None:
+                columns = each.largest_side(most, lambda size: trial.fits(each, rows, size, available))
         if rows < 1 or (columns < 1 and rows < side):
             return None
         block = max(1, min(trial.block, max(rows, columns)))
@@ -388,14 +396,14 @@ def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, 
             def fits(size: int, block: int = block, count: int = count) -> bool:
                 return Cut(size, min(block, size), workspace).needs(each, count) <= available
 
-            size = largest(wanted, fits)
+            size = each.largest_side(wanted, fits)
             if size > best.size:
                 best = Cut(size, min(block, size), workspace)
             if best.size == wanted:
                 break
         if best.size >= min(wanted, each.largest_block):  # a second worker is worth more than the last sample
             break
-    return best.even(side)
+    return best if each.cuda else best.even(side)
 
 
 def _layers_cut(n: int, m: int | None, each: Footprint, memory: int, rows: int) -> Cut:
@@ -406,10 +414,11 @@ def _layers_cut(n: int, m: int | None, each: Footprint, memory: int, rows: int) 
         return available - each.result(size, None, COPIES)
 
     def tiles(trial: Trial) -> Cut | None:
-        size = largest(wanted, lambda size: trial.fits(each, size, size, left(size)))
+        size = each.largest_side(wanted, lambda size: trial.fits(each, size, size, left(size)))
         if size < 1:
             return None
-        made = Cut(size, min(trial.block, size), trial.workspace).even(side)
+        made = Cut(size, min(trial.block, size), trial.workspace)
+        made = made if each.cuda else made.even(side)
         forming = each.left_to_form(made.size, made.size, made.block, made.workspace, left(made.size))
         return replace(made, forming=forming)
 
@@ -508,7 +517,7 @@ def _trials(each: Footprint, most: int, available: float, usual: int) -> Iterato
             yield Trial(block, workspace, share)
             if block == 1:
                 break
-            block //= 2
+            block = each.whole(block // 2, most)
 
 
 def _least_work(trials: Iterator[Trial], made: Callable[[Trial], T | None], work: Callable[[T], float]) -> T | None:

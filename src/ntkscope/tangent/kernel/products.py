@@ -26,7 +26,6 @@ from ntkscope.tangent.blocks.features import (
     Feature,
     bundle,
     joined,
-    product_flops,
     self_products,
     small,
 )
@@ -136,12 +135,6 @@ class Maker(ABC):
 
 Features: TypeAlias = dict[Any, Feature]
 
-STRIPS = 8  # of the square on a diagonal: what lies below the last sample of a strip is left out
-# Columns of a strip, at least: narrower products are slower than what they leave out. H200, float32, 256 samples: 0.122 s in
-# strips of 64, 0.102 s whole.
-STRIP = {"cpu": 64, "cuda": 256}
-STRIP_FLOPS = {"cpu": 2e8, "cuda": 2e10}  # of the square, for each product that is asked for
-
 
 @dataclass(frozen=True, eq=False)
 class Column:
@@ -212,14 +205,6 @@ def passing(maker: Maker, x: Batch, at: range, side: Float[Tensor, "n c"] | None
         return feature
 
     return Column(column, partial(maker.settle, backward_pass))
-
-
-def strips(span: range, left: Feature, right: Feature, full: bool) -> list[range]:
-    """The columns of the square between consecutive samples and themselves, cut where that saves more than it costs."""
-    kind = "cuda" if left.stored.is_cuda else "cpu"
-    worth = product_flops(left[-len(span) :], right, full) / STRIP_FLOPS[kind]
-    count = max(1, min(STRIPS, int(worth), len(span) // STRIP[kind]))
-    return list(ranges(span.start, span.stop, -(-len(span) // (count * 64)) * 64))
 
 
 def mirror(square: Float[Tensor, "n n"], step: int = 512) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ntkscope.core import Certificate, NtkscopeError
 from ntkscope.core.machine.threads import recruit, share
 from ntkscope.linalg.grams.tiling import Grid, Place, TileValues
-from ntkscope.tangent.blocks.features import accumulate, product_flops
+from ntkscope.tangent.blocks.features import accumulate
 from ntkscope.tangent.certify.auditor import GraphMismatch
 from ntkscope.tangent.kernel.by_layers import ALIGNED, FactorCache, Layered
 from ntkscope.tangent.kernel.coverage import Coverage
@@ -33,7 +33,6 @@ from ntkscope.tangent.kernel.products import (
     mirror,
     passing,
     ranges,
-    strips,
     write,
 )
 from ntkscope.tangent.model.batches import Batch
@@ -263,22 +262,15 @@ class Tiles:
         for piece, left, right in feature_pairs(
             maker, row.held, column, height, spot, apart=shares or by_head is not None
         ):
-            if by_head is not None:
-                maker.count("products", product_flops(left, right, maker.full))
-                with maker.clock("products", piece):
-                    for k, into in enumerate(by_head):
-                        accumulate(into, left.some(slice(k, k + 1)), right.some(slice(k, k + 1)), full=False, **how)
-                continue
             into = torch.zeros_like(total) if shares else total
+            each = [(into, left, right)]
+            if by_head is not None:
+                heads = [slice(k, k + 1) for k in range(maker.width)]
+                each = [(one, left.some(k), right.some(k)) for one, k in zip(by_head, heads)]
             with maker.clock("products", piece):
-                for span in strips(range(width), left, right, maker.full) if inside else [range(width)]:
-                    rows, columns = (
-                        left[: height - width + span.stop if inside else height],
-                        right[span.start : span.stop],
-                    )
-                    maker.count("products", product_flops(rows, columns, maker.full))
-                    part = into[: len(rows) * size, span.start * size : span.stop * size]
-                    accumulate(part, rows, columns, full=maker.full, **how)
+                own = inside and by_head is None
+                flops = sum(accumulate(*one, full=maker.full, own=own, **how) for one in each)
+            maker.count("products", flops)
             if shares:
                 if inside:
                     mirror(into[first:])
