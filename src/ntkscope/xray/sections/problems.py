@@ -17,7 +17,6 @@ from ntkscope.xray.items import Items
 from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
-from ntkscope.xray.sections import surrogates
 from ntkscope.xray.task import CLASSIFICATION, Array
 from ntkscope.xray.workload import DECOMPOSED, Workload
 
@@ -309,7 +308,6 @@ SECTION: Section[Examined] = register(
         ),
         run=run,
         result=Problems,
-        after=(surrogates.SECTION,),
         essential=True,
         cost=cost,
         regression=ForRegression(
