@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_the_table_holds_every_kernel_of_the_plan(record: Record) -> None:
         assert row["tau_low"] <= row["tau"] <= row["tau_high"]
         assert row["agreement"] > 0.8  # an easy task: every kernel machine finds most of what the network finds
         assert row["converged"]
+    many = len({row["kernel"] for row in table if row["trivial"]}) > 1
+    said = record.metrics["section:surrogates"]["confidence"]
+    assert ("these kernels compare." if many else "this kernel compares.") in said
+
+
+def test_an_interval_of_two_equal_ends_is_one_number(record: Record) -> None:
+    rated = surrogates.SECTION.read(record.metrics)
+    assert rated is not None
+    row = rated.table[0]
+    assert ": τ about 0.99" in replace(row, tau_low=0.991, tau_high=0.994).said
+    assert ": τ between 0.90 and 0.99" in replace(row, tau_low=0.9, tau_high=0.994).said
 
 
 def test_kernels_are_those_of_ns_kernel(record: Record) -> None:

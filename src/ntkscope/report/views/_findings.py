@@ -79,7 +79,7 @@ def left_out(source: Source) -> Markup | None:
         return None
     parts = [tag("p", tag("b", "Used: "), f"{'; '.join(used)}.")] if used else []
     lacking = [tag("a", section.title, href=f"#{section.anchor}") for section in missing.sections]
-    lacking += [text(f"the kernel {source.kernel_name(name)}") for name in missing.kernels]
+    lacking += [text(source.kernel_name(name)) for name in missing.kernels]
     if lacking:
         parts.append(tag("p", tag("b", "Left out: "), Markup(", ".join(lacking)), "."))
     for said, command in missing.commands():
