@@ -259,6 +259,21 @@ def test_a_section_that_fails_does_not_take_the_others_with_it(tmp_path: Path, m
     assert mended.metrics["section:layers"]["status"] == "done"
 
 
+def test_where_the_surrogates_failed_trust_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(context: object) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setitem(SECTIONS._entries, "surrogates", replace(SECTIONS["surrogates"], run=fail))
+    with only(SECTIONS["summary"]):
+        record = xrayed(tmp_path, kernels=["ck"])
+    found = data(record, "summary")
+    assert (found["trust"], found["trust_why"]) == ("not measured", "The surrogates failed.")
+    monkeypatch.undo()
+    with only(SECTIONS["summary"]):
+        found = data(xrayed(tmp_path, kernels=["ck"]), "summary")
+    assert found["trust"] != "not measured"
+
+
 @pytest.mark.guard
 def test_more_than_fits_is_sampled_by_class_and_said(tmp_path: Path) -> None:
     record = xrayed(tmp_path, max_train=20, max_test=12, kernels=["ck"])

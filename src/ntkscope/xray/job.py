@@ -180,6 +180,7 @@ class _Job(Subject):
             opened = Record.resume(folder, **how)
         with opened as record:
             resuming.repair(record)
+            resuming.reopen_lacking(record, on_the_page(self.task, self.given))
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
             context = self.context(record, self.plan(record))
