@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ntkscope as ns
+from ntkscope import experiments
 from ntkscope.cli import VERBS, app, main, verb
 from ntkscope.xray.registry import SECTIONS
 
@@ -100,6 +101,16 @@ def test_list_one_part(run: Run) -> None:
     assert code == 0
     assert "small_cnn" in out
     assert "digits" not in out.split()
+
+
+def test_without_the_papers_it_says_how_to_install_them(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiments, "entry_points", lambda group: ())
+    monkeypatch.setattr(experiments, "EXPERIMENTS", experiments.Experiments())
+    code, _, err = run("run", "poisoning", "--out", str(tmp_path))
+    assert code == 2
+    assert "from a copy of the repository: pip install ./papers" in err
 
 
 def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:

@@ -13,7 +13,7 @@ from ntkscope.core import Record, Registry
 from ntkscope.core.errors import UnknownName
 
 GROUP = "ntkscope.experiments"
-INSTALL = "the papers come as a package of their own: pip install ntkscope-papers, or `make install` in a checkout"
+INSTALL = "the papers come as a package of their own; from a copy of the repository: pip install ./papers"
 
 
 class Experiments(Registry[Any]):

@@ -218,6 +218,8 @@ def test_inputs_that_forward_cannot_take_are_refused() -> None:
     ):
         with pytest.raises(UsageError):
             ns.kernel("trntk0", model, x)
+    with pytest.raises(UsageError, match="leave out third, or use the names"):
+        ns.kernel("trntk0", Required(), {"x": X, "mask": MASK, "third": MASK})
 
 
 def test_every_entry_reads_inputs_by_the_same_rule() -> None:

@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[list[list[str]], list[str], str]] = {
     "no such column": (
         ROWS,
         ["id", "review", "label"],
-        r"has the columns 'id', 'review', 'label'; expected one of text, .*input=",
+        r"column 'review' holds text; to use the numbers: .*input=\('id',\).*; to use a text: .*input=review",
     ),
     "no label": ([*ROWS, ["20", "more", ""]], HEAD, r"item 21: nothing in column 'label'"),
     "ragged": ([*ROWS, ["20"]], HEAD, r"item 21: got 1 columns, expected 3"),
@@ -248,6 +248,9 @@ def test_numbers_are_the_input_where_all_other_columns_are(tmp_path: Path) -> No
         load(write(path, [*rows[:2], ["1", "2", ""], *rows], ["age", "target", "bmi"]))
     table = arrow({"vector": [[k, 1.0, 2.0] for k in range(10)], "label": [k / 3 for k in range(10)]}, {})
     assert load(save_to_disk(tmp_path / "saved", table)).train.x.shape == (8, 3)
+    towns = [["1", "Bern", "2", "0.5"], ["3", "Rome", "4", "0.7"]]
+    with pytest.raises(UsageError, match=r"""column 'city' holds text; to use the .* "input=\('age', 'bmi'\)\""""):
+        load(write(tmp_path / "towns.csv", towns, ["age", "city", "bmi", "target"]))
     with pytest.raises(UsageError, match="no numbers in column 'text'"):
         load(write(tmp_path / "texts.csv", ROWS), input=("id", "text"))
 

@@ -11,7 +11,7 @@ import torch
 
 import ntkscope.data
 from contracts.dataset import DatasetContract, given
-from ntkscope.core import Part, Split
+from ntkscope.core import Part, Split, UsageError
 from ntkscope.core.errors import DataCorrupt
 from ntkscope.data import DATASETS, load, options_of
 from ntkscope.data._validation import validate
@@ -73,6 +73,11 @@ def test_load_refuses_what_a_broken_loader_returns(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(DATASETS._entries, "digits", broken)
     with pytest.raises(DataCorrupt, match="label 7"):
         load("digits")
+
+
+def test_a_place_without_its_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="got 'photos/' after the name of the data set; expected root="):
+        load("image-folder", "photos/")
 
 
 def test_the_contract_can_fail() -> None:

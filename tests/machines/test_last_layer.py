@@ -161,7 +161,7 @@ def test_a_readout_that_cannot_be_improved_stays() -> None:
     once = ns.retrain_last_layer(model, Part(x, y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
-        again = solve_last_layer(once, Part(x, y))
+        again = solve_last_layer(once, (x, y))  # as a Part
     assert again.loss_after <= again.loss_before
     assert next(once.parameters()).dtype == torch.float32
 

@@ -26,7 +26,7 @@ def test_a_wrong_items_explanation_names_the_networks_class(visit: Open, written
     said = str(data["network_predicted"][first])
     page.locator("#explorer-head", has_text=f"Test item {data['items'][first]}:").wait_for()
     assert page.locator("#explorer-count").inner_text() == f"{len(wrong)} of {OFFERED}"
-    assert page.locator("#explorer-logit option:checked").inner_text().startswith(f"{said} (the network's answer")
+    assert page.locator("#explorer-logit option:checked").inner_text().startswith(f"{said} (predicted")
     for part in ("bars", "top", "influence", "nearest"):
         assert said in page.locator(f"#explorer-{part} p bdi").first.inner_text()
     top = record.arrays["explain.top_index"][first, 0]
@@ -52,6 +52,8 @@ def test_search_is_exact_by_class_and_by_number(visit: Open, written: Made, made
     assert found(f"predicted:{said[4]}") == [k for k in n if said[k] == said[4]]
     assert found(f"#{items[2]}") == [2]
     assert found("class:33") == []
+    assert page.locator("#explorer-head .pager span").inner_text() == ""  # not the place of the item found before
+    assert found(f"{items[4]}") == [k for k in n if items[4] in (items[k], said[k], true[k])]
     assert found(f"id:digits/test/{items[5]:04}.png") == [5]
     assert quiet(page)
 
@@ -87,7 +89,7 @@ def test_labels_are_reviewed_saved_and_loaded(visit: Open, written: Made, made: 
     body.locator("[data-choice=accept]").click()
     assert f"Training item {listed[1]['original']}" in body.inner_text()
     body.focus()
-    page.keyboard.press("r")
+    page.keyboard.press("k")
     assert page.locator("#review-progress").inner_text() == f"2 of {len(listed)} decided, 1 accepted"
     assert page.locator(f"[data-decision='{listed[0]['index']}']").inner_text() == "accepted"
     for _ in range(5):  # decisions stay; the browser hands them to another process, which a quick reload may overtake

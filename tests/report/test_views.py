@@ -206,6 +206,7 @@ class TestProblems(ViewContract):
         section = self.section(source)
         drawn = VIEWS["problems"](section, source)
         body = drawn.body
+        assert f"The {len(section.data['dominating'])} training items with the largest influence" in body
         assert body.count("<tr>") == 3 + sum(len(rows) for rows in section.data.values())
         for row in section.data["mislabelled"]:
             assert f"#{row['original']}<" in body

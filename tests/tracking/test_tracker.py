@@ -314,6 +314,12 @@ def test_the_shortest_run_has_a_start_and_an_end(steps: int, tmp_path: Path) -> 
     assert Record.open(tmp_path / "run").metrics["end_measured"] is True
 
 
+def test_it_is_shown_on_one_line(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    with ns.Tracker(model, torch.randn(8, 2), tmp_path / "run", watch="weights") as tracker:
+        assert repr(tracker) == f"Tracker(Sequential: {tmp_path / 'run'}, moments: 1)"
+
+
 def test_a_run_that_had_ended_keeps_its_end(tmp_path: Path) -> None:
     model = network()
     with tracker(model, tmp_path / "run") as watching:

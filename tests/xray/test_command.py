@@ -20,7 +20,7 @@ from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
 from ntkscope.cli.demo import demo_folder
 from ntkscope.cli.xray import xray
 from ntkscope.core import UsageError
-from ntkscope.core.errors import DataNotFound
+from ntkscope.core.errors import DataNotFound, UnknownName
 
 MINE = """
 import torch
@@ -102,6 +102,7 @@ def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("mine", "package.module:factory"),
         ("nothere:x", "no module 'nothere'"),
         ("json:x", "no 'x'"),
+        ("json:JSONdecoder", r"no 'JSONdecoder'; did you mean json:JSONDecoder\?"),
         ("mine.py:Net", "expected its module: --model mine:Net"),
         ("./src/mine.py:Net", "expected its module: --model src.mine:Net"),
     ):
@@ -133,7 +134,7 @@ def test_data_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
     assert (train.x.shape, len(test), classes) == ((16, channels, 4, 4), 4, ("class 0", "class 1"))
     printed = capsys.readouterr().out
     assert "16 training and 4 test items (CLASS/, of which 20 % were drawn as test items (seed 0))" in printed
-    assert "classes: 0 = class 0 (10), 1 = class 1 (10)" in printed
+    assert "classes (training and test items): 0 = class 0 (10), 1 = class 1 (10)" in printed
     assert f"images of {channels} x 4 x 4 ({'grey' if channels == 1 else 'RGB'}), pixels in [0, 1] less" in printed
     assert data_of("texts.csv", {"test_fraction": 0.5}, None, 0)[2] == ("no", "yes")
     assert "input: 'text'; label: 'label'" in capsys.readouterr().out
@@ -143,6 +144,8 @@ def test_data_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
     assert train.x.shape == (16, channels, 4, 4)
     with pytest.raises(UsageError, match=r"ends in '\.md'; expected a folder of images, a table \(\.csv"):
         data_of("notes.md", {}, None, 0)
+    with pytest.raises(UnknownName, match=r"unknown data set 'picture'.*nor is there a folder or file of that name in"):
+        data_of("picture", {}, None, 0)
     with pytest.raises(DataNotFound, match="no such file or folder"):
         data_of("nowhere/pictures", {}, None, 0)
 

@@ -83,7 +83,9 @@ def test_of_different_item_counts_what_is_common_is_compared(
         assert said in page
 
 
-def test_other_data_are_compared_by_figures_alone(first: Record, tmp_path: Path) -> None:
+def test_other_data_are_compared_by_figures_alone(
+    first: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train, test = blobs(seed=3)
     with only(*COMPARED):
         second = ns.xray(network(), train, test, tmp_path / "b", kernels=["ck"], untrained=True, progress=False)
@@ -92,6 +94,12 @@ def test_other_data_are_compared_by_figures_alone(first: Record, tmp_path: Path)
     assert [*found.kernels, *found.overlaps, *found.doubtful_new, *found.doubtful_gone] == []
     assert len(found.notes) == 2
     assert found.surrogates
+    with pytest.raises(SystemExit):
+        main(["compare", str(first.folder), str(tmp_path / "b"), "--out", str(tmp_path / "c")])
+    assert "doubtful labels: not compared (different training data)\n" in capsys.readouterr().out
+    page = Page(tmp_path / "c").html
+    assert "Not compared (different training data)." in page
+    assert "0 labels are doubtful" not in page
 
 
 def test_the_command(first: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

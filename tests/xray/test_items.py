@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 import ntkscope as ns
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.xray.items import Items, collect_both, ids_of
+from ntkscope.xray.items import Items, collect_both, fitted, ids_of
 from ntkscope.xray.sections import kernel
 from xray.small import blobs, network, only
 
@@ -109,8 +109,21 @@ def test_texts_are_tokenised_together() -> None:
     assert (first.texts, second.texts) == (("a", "bb"), ("dddd",))
     assert first.kind == "text"
     assert first.take(torch.tensor([1])).texts == ("bb",)
-    with pytest.raises(UsageError, match="got no tokenizer"):
+    with pytest.raises(UsageError, match=r"got no tokenizer.*--tokenizer"):
         collect_both(train, test)
+
+
+def test_what_forward_does_not_take_of_a_tokenizers_inputs_is_left_out_and_said_once() -> None:
+    def tokenizer(texts: list[str]) -> dict[str, torch.Tensor]:
+        return {name: torch.ones(len(texts), 2) for name in ("input", "token_type_ids")}
+
+    said: list[str] = []
+    tokens = fitted(tokenizer, nn.Linear(2, 2), said.append)
+    data = Part(["a", "b"], torch.tensor([0, 1]))
+    for _ in range(2):
+        train, _ = collect_both(data, data, tokens)
+        assert list(train.x) == ["input"]
+    assert said == ["of the tokenizer's inputs the network does not take token_type_ids: left out"]
 
 
 def test_kinds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_the_table_holds_every_kernel_of_the_plan(record: Record) -> None:
         assert row["tau_low"] <= row["tau"] <= row["tau_high"]
         assert row["agreement"] > 0.8  # an easy task: every kernel machine finds most of what the network finds
         assert row["converged"]
+    many = len({row["kernel"] for row in table if row["trivial"]}) > 1
+    said = record.metrics["section:surrogates"]["confidence"]
+    assert ("these kernels compare." if many else "this kernel compares.") in said
+
+
+def test_an_interval_of_two_equal_ends_is_one_number(record: Record) -> None:
+    rated = surrogates.SECTION.read(record.metrics)
+    assert rated is not None
+    row = rated.table[0]
+    assert ": τ about 0.99" in replace(row, tau_low=0.991, tau_high=0.994).said
+    assert ": τ between 0.90 and 0.99" in replace(row, tau_low=0.9, tau_high=0.994).said
 
 
 def test_kernels_are_those_of_ns_kernel(record: Record) -> None:
@@ -245,6 +257,21 @@ def test_a_section_that_fails_does_not_take_the_others_with_it(tmp_path: Path, m
     with only(*few):
         mended = xrayed(tmp_path, kernels=["ck"])  # a record with a failed section is gone on with
     assert mended.metrics["section:layers"]["status"] == "done"
+
+
+def test_where_the_surrogates_failed_trust_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(context: object) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setitem(SECTIONS._entries, "surrogates", replace(SECTIONS["surrogates"], run=fail))
+    with only(SECTIONS["summary"]):
+        record = xrayed(tmp_path, kernels=["ck"])
+    found = data(record, "summary")
+    assert (found["trust"], found["trust_why"]) == ("not measured", "The surrogates failed.")
+    monkeypatch.undo()
+    with only(SECTIONS["summary"]):
+        found = data(xrayed(tmp_path, kernels=["ck"]), "summary")
+    assert found["trust"] != "not measured"
 
 
 @pytest.mark.guard

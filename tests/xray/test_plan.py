@@ -16,11 +16,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import ntkscope as ns
 import ntkscope.xray.sections
-from ntkscope.core import UsageError
+from ntkscope.core import Record, UsageError
 from ntkscope.core.progress import progress
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds, measure_rates
-from ntkscope.xray import job, pairs
+from ntkscope.xray import job, pairs, resuming
 from ntkscope.xray.budget import Budget, Clock, Pace
 from ntkscope.xray.context import Context
 from ntkscope.xray.plan import (
@@ -35,7 +35,7 @@ from ntkscope.xray.plan import (
     section_step,
     standard,
 )
-from ntkscope.xray.registry import SECTIONS, in_order
+from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
 from ntkscope.xray.task import CLASSIFICATION
 from xray.small import blobs, network, only, trained, workload
 
@@ -296,11 +296,22 @@ def test_a_kernel_that_does_not_fit_is_left_out_alone_and_another_time_adds_it(
         assert computed == ["trntk0", "ck", "em", "pntk"]
         assert record.metrics["left_out"] == ["em"]
         assert set(states(record).values()) == {"done"}
+        assert "what is finished is not computed again:" in ns.report.write_page(tmp_path).read_text()
         record = ns.xray(model, train, test, tmp_path, budget="90s", **options)
     assert computed == ["trntk0", "ck", "em", "pntk", "em"]
     assert record.metrics["left_out"] == []
     table = record.metrics["section:surrogates"]["data"]["table"]
     assert list(dict.fromkeys(row["kernel"] for row in table)) == ["trntk", "trntk0", "ck", "em", "pntk"]
+
+
+def test_more_kernels_have_only_what_shows_them_computed_again(tmp_path: Path) -> None:
+    sections = on_the_page()
+    with Record.create(tmp_path, kind="xray", name="x") as record:
+        record.put(**{section.key: section.entry("done") for section in sections})
+        resuming.reopen(record, SECTIONS["surrogates"], sections)
+    assert [section.name for section in sections if record.metrics[section.key]["status"] == "waiting"] == [
+        *("summary", "surrogates", "explain")
+    ]
 
 
 def test_without_time_for_the_main_kernel_everything_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from ntkscope.xray.trust import LEVELS, item_trust, page_trust
+from ntkscope.xray.trust import LEVELS, item_trust, output_trust, page_trust
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ def test_better_figures_never_lower_it() -> None:
 
 
 def test_without_a_surrogate_there_is_no_trust() -> None:
-    assert page_trust(None, 10).level == 0
+    for trust in (page_trust, output_trust):
+        found = trust(None, 10)
+        assert (found.level, found.word, found.why) == (0, "not measured", "The surrogates were left out.")
 
 
 def test_items_that_disagree_are_never_trusted_and_near_ones_are() -> None:

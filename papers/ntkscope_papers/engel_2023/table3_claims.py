@@ -192,7 +192,7 @@ def _rule(config: Any, record: Record) -> Reading:
     """holds on made-up neighbours"""
     rows = np.array([[5.0, 4, 3, 2, 1, 0], [0.0, 1, 2, 3, 4, 5]])
     three, two = (bool(flag) for flag in forensics.flag(rows, [True, True, True, False, False, False]))
-    return Reading({"three of five": three, "two of five": two}, three and not two)
+    return Reading({"three of five": three, "two of five": two}, three and not two, exact=True)
 
 
 @over_three(

@@ -61,9 +61,10 @@ def run_legs(record: Record, legs: Sequence[Leg], names: Iterable[str], *, progr
         with record.stage("legs", total=len(legs), progress="auto" if progress else False) as stage:
             for leg in wanted:
                 if progress:
-                    stage.message(leg.key)
+                    stage.message(f"leg {leg.key}")
                 once(record, leg.key, leg.compute)
             made = sum(leg.key in record.metrics for leg in legs)
+            stage.message("")
             stage.advance(max(0, made - stage.done))
     finally:
         _SHOWING.reset(before)

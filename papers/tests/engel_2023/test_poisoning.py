@@ -9,8 +9,10 @@ import torch
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract, judged, made_record
+from ntkscope.core import Record
 from ntkscope.data import Trigger
 from ntkscope_papers.engel_2023.poisoning import Poisoning, second_trigger
+from ntkscope_papers.engel_2023.table3_claims import _rule
 
 
 @pytest.mark.nightly
@@ -38,6 +40,11 @@ def test_the_setup_is_not_judged_without_the_clean_network(tmp_path: Path) -> No
     assert found["surrogate-poison-setup"].verdict == "not testable here"
     assert 'legs=["none/0"' in found["surrogate-poison-setup"].note
     assert found["surrogate-table3-trntk"].holds
+
+
+def test_arithmetic_is_never_too_small_to_judge(tmp_path: Path) -> None:
+    found = _rule(None, Record.create(tmp_path, kind="experiment", name="x"))
+    assert (found.holds, found.exact) == (True, True)
 
 
 def test_the_second_trigger_is_never_the_first() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ntkscope.core import Record, UsageError
 from ntkscope.core.errors import RecordError
+from ntkscope.core.records.stage import OpenStage
 from ntkscope_papers.framework import Experiment, Run, leg
 from ntkscope_papers.framework.experiment import _trusting
 from ntkscope_papers.framework.gather import gather
@@ -39,6 +40,13 @@ def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(t
     with pytest.raises(RecordError, match="items"):
         Tiny.run(out=tmp_path, items=4)
     assert Tiny.run(out=tmp_path / "other", legs=["part/c"]).metrics["part/c"]["value"] == "c2"
+
+
+def test_progress_names_the_leg_and_nothing_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(OpenStage, "message", lambda stage, text: said.append(text))
+    Tiny.run(out=tmp_path, progress=True)
+    assert said == ["leg part/a", "leg part/b", ""]
 
 
 def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments(tmp_path: Path) -> None:

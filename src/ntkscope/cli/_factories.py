@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import math
 import os
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 
 import ntkscope as ns
 from ntkscope.core import UsageError
-from ntkscope.core.errors import DataCorrupt, DataNotFound
+from ntkscope.core.errors import DataCorrupt, DataNotFound, UnknownName
 from ntkscope.core.files.printable import printable
 from ntkscope.core.model.loading import in_order
 from ntkscope.data._columns import SUFFIXES, tables
@@ -49,7 +50,9 @@ def imported(name: str, what: str) -> Callable[..., Any]:
     try:
         factory: Callable[..., Any] = getattr(module, attribute)
     except AttributeError as error:
-        raise UsageError(f"--{what} {name!r}: {module_name} has no {attribute!r}") from error
+        near = difflib.get_close_matches(attribute, vars(module), n=1)
+        hint = f"; did you mean {module_name}:{near[0]}?" if near else ""
+        raise UsageError(f"--{what} {name!r}: {module_name} has no {attribute!r}{hint}") from error
     return factory
 
 
@@ -111,6 +114,10 @@ def data_of(
     if ":" not in kind:
         if kind not in ns.data.DATASETS and (os.sep in kind or Path(kind).suffix in SUFFIXES):
             raise DataNotFound(f"--data {name!r}: no such file or folder in {Path.cwd()}; expected one that exists")
+        try:
+            ns.data.DATASETS[kind]
+        except UnknownName as error:
+            raise UnknownName(f"{error}; nor is there a folder or file of that name in {Path.cwd()}") from error
         brought = kind in ("image-folder", "table")
         channels = {"channels": channels_of(network)} if brought else {}
         split = ns.data.load(kind, **{"root": root, "seed": seed, **channels, **given})
@@ -174,7 +181,7 @@ def _described(name: str, split: ns.Split) -> list[str]:
     if split.classes:
         counts = torch.bincount(torch.cat([split.train.y, split.test.y]), minlength=len(split.classes)).tolist()
         lines.append(
-            "classes: "
+            "classes (training and test items): "
             + _listed([f"{number} = {each} ({counts[number]:,})" for number, each in enumerate(split.classes)])
         )
     else:

@@ -36,9 +36,9 @@ def compare(
         lines.append(
             f"explanations: {100 * share:.0f} % of the supporting points are the same, over {len(found.overlaps)} items"
         )
-    lines.append(
-        f"doubtful labels: {len(found.doubtful_new)} new, {len(found.doubtful_gone)} gone, {found.doubtful_kept} in both"
-    )
+    counts = f"{len(found.doubtful_new)} new, {len(found.doubtful_gone)} gone, {found.doubtful_kept} in both"
+    lacking = found.doubtful_lacking
+    lines.append(f"doubtful labels: {f'not compared ({lacking})' if lacking else counts}")
     lines += found.notes
     typer.echo("\n".join(map(printable, lines)))
     typer.echo(f"\npage: {ns.report.write_page(record.folder).resolve()}")

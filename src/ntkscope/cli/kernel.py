@@ -22,7 +22,7 @@ from ntkscope.core import Part, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.model.tree import length, take
 from ntkscope.core.progress import duration
-from ntkscope.xray.items import collect_inputs
+from ntkscope.xray.items import collect_inputs, fitted
 
 PARTS = ("train", "test")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -125,7 +125,7 @@ def _sides(about: Subject, rows: tuple[str, int | None], columns: tuple[str | No
     if about.tokenizer is not None or any(
         _labelled(sides[name], limit) for name, limit in (rows, columns) if name is not None
     ):
-        wanted = dict(zip(wanted, collect_inputs(wanted, about.tokenizer)))
+        wanted = dict(zip(wanted, collect_inputs(wanted, fitted(about.tokenizer, about.network, typer.echo))))
     first = _first(wanted[rows[0]], rows[1])
     return first, None if columns[0] is None else _first(wanted[columns[0]], columns[1])
 

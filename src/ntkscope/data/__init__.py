@@ -43,7 +43,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("root", "seed")}
 
 
-def load(name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0, **options: Any) -> Split:
+def load(name: str, *given: Any, root: str | os.PathLike[str] | None = None, seed: int = 0, **options: Any) -> Split:
     """The data set `name`: same name, seed and options, same bytes; checked for NaN and for labels out of range.
 
     `root` is where real data lie (default: $NTKSCOPE_DATA); computed data sets ignore it. The split's `options` hold
@@ -55,6 +55,10 @@ def load(name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0
     ntkscope.core.errors.UsageError: data set 'digits' has no option 'sede'; its options: dtype, test_fraction
     """
     loader, defaults = DATASETS[name], options_of(name)
+    if given:
+        raise UsageError(
+            f"got {given[0]!r} after the name of the data set; expected root= before the place of its files"
+        )
     unknown = [option for option in options if option not in defaults]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(loader).parameters.values()):
         wrong = ", ".join(repr(option) for option in unknown)

@@ -169,9 +169,17 @@ def _inputs(columns: Columns, asked: Names, label: str) -> tuple[str, ...]:
         return tuple(columns.choose(name, (), "input") for name in ([asked] if isinstance(asked, str) else asked))
     others = [name for name in columns.names if name != label]
     if columns.find((*TEXTS, *PICTURES)) is None and others:
-        full = ([value for value in columns.read(name) if not _is_blank(value)] for name in others)
-        if all(_numbers(values) is not None for values in full):
-            return tuple(others)
+        full = {name: [value for value in columns.read(name) if not _is_blank(value)] for name in others}
+        numbers = tuple(name for name in others if _numbers(full[name]) is not None)
+        if len(numbers) == len(others):
+            return numbers
+        if numbers:
+            texts = [name for name in others if name not in numbers]
+            raise UsageError(
+                f"{columns.path}: column{'s' * (len(texts) > 1)} {', '.join(map(repr, texts))[:500]}"
+                f' hold{"s" * (len(texts) == 1)} text; to use the numbers: --data-option "input={numbers!r}";'
+                f' to use a text: --data-option "input={texts[0]}"'
+            )
     return (columns.choose(None, (*TEXTS, *PICTURES), "input"),)
 
 

@@ -57,7 +57,7 @@ class LastLayer:
     warnings: tuple[str, ...]
 
 
-def retrain_last_layer(model: nn.Module, part: Part, **options: Any) -> nn.Module:
+def retrain_last_layer(model: nn.Module, part: Part | tuple[Any, Tensor], **options: Any) -> nn.Module:
     """A copy of the model whose readout minimises `Σ_i w_i ℓ(f(x_i), y_i) + α ‖V‖²`, V the readout's weights and bias.
 
     ℓ is the squared error (`loss="mse"`), summed over outputs (class numbers are one-hot rows), or the "cross_entropy"; w are
@@ -80,7 +80,7 @@ def retrain_last_layer(model: nn.Module, part: Part, **options: Any) -> nn.Modul
 @renamed(ridge="alpha", rtol="tol")
 def solve_last_layer(
     model: nn.Module,
-    part: Part,
+    part: Part | tuple[Any, Tensor],
     *,
     loss: Loss = "mse",
     alpha: NonNegative = 0.0,
@@ -91,6 +91,7 @@ def solve_last_layer(
     progress: bool = False,
 ) -> LastLayer:
     """`retrain_last_layer`, with what it found."""
+    part = Part(*part) if isinstance(part, tuple) and len(part) == 2 else part
     batch = _checked(model, part, device)
     with quiet(place(model, device), model):
         subject = Subject(model, dtype=dtype, device=device, still=True)

@@ -183,6 +183,8 @@ def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
 
 
 def _doubts(data: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:
+    if data.get("doubtful_lacking"):
+        return tag("p", f"Not compared ({data['doubtful_lacking']}).")
     new, gone = rows_of(data, "doubtful_new"), rows_of(data, "doubtful_gone")
     kept = data.get("doubtful_kept")
     said = f"{number(len(new))} labels are doubtful in B alone, {number(len(gone))} in A alone, {number(kept)} in both."

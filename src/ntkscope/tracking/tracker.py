@@ -188,6 +188,10 @@ class Tracker:
         if self._total is None and total is not None and math.isfinite(total) and total >= 1:
             self._total = int(total)
 
+    def __repr__(self) -> str:
+        kept = f"{self._log.record.folder}, moments: {len(self._log.moments)}" if self._log else "not recording"
+        return f"Tracker({type(self.model).__name__}: {kept})"
+
     @property
     def record(self) -> Record | None:
         """The record that is written; None in a process that does not record."""

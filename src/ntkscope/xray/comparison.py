@@ -103,7 +103,10 @@ class Doubt(Result):
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """Everything that was compared; what the two have not in common is empty, and `notes` say why."""
+    """Everything that was compared; what the two have not in common is empty, and `notes` say why.
+
+    `doubtful_lacking`: why doubtful labels were not compared; empty where they were.
+    """
 
     a: Side
     b: Side
@@ -116,6 +119,7 @@ class Comparison(Result):
     doubtful_gone: tuple[Doubt, ...]
     doubtful_kept: int
     notes: tuple[str, ...]
+    doubtful_lacking: str = ""
 
 
 def compare(a: Record | str | Path, b: Record | str | Path, out: str | Path) -> Record:
@@ -146,7 +150,10 @@ def comparison(a: Record, b: Record) -> Comparison:
                 f"A used {used[0]:,} {what} items and B {used[1]:,}; {OVER[part]} are compared over the {len(shared[0]):,} that"
                 f" both used, {OWN[part]} are each one's own."
             )
-    new, gone, kept = ((), (), 0) if train is None else _doubts(a, b, train)
+    lacking = "different training data" if train is None else ""
+    if any(problems.SCORES not in each.arrays for each in (a, b)):
+        lacking = "not examined in both"
+    new, gone, kept = ((), (), 0) if train is None or lacking else _doubts(a, b, train)
     return Comparison(
         a=_side(a, train and train[0], test and test[0]),
         b=_side(b, train and train[1], test and test[1]),
@@ -159,6 +166,7 @@ def comparison(a: Record, b: Record) -> Comparison:
         doubtful_gone=gone,
         doubtful_kept=kept,
         notes=tuple(notes),
+        doubtful_lacking=lacking,
     )
 
 
@@ -289,8 +297,6 @@ def _doubts(
     a: Record, b: Record, shared: tuple[np.ndarray, np.ndarray]
 ) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...], int]:
     """Labels that are doubtful in B alone, in A alone, and how many are in both."""
-    if any(problems.SCORES not in each.arrays for each in (a, b)):
-        return (), (), 0
     scores = [np.asarray(each.arrays[problems.SCORES])[rows] for each, rows in zip((a, b), shared)]
     numbers, labels = (np.asarray(a.arrays[name])[shared[0]] for name in ("originals.train", "labels.train"))
 

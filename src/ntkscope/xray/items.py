@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, Subset
 
 from ntkscope.core import Inputs, Part, Split, UsageError
-from ntkscope.core.model.calling import parted
+from ntkscope.core.model.calling import parted, taken_of
 from ntkscope.core.model.loading import collect, joined
 from ntkscope.core.model.tree import from_arrays, length, take, tensors
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION, Task, task_of
@@ -119,7 +119,8 @@ def _collected(parts: Mapping[str, Any], tokenizer: Tokenizer | None, labels: bo
     if any(words is not None for words in texts):
         if tokenizer is None:
             raise UsageError(
-                f"{' and '.join(parts)} hold texts, but got no tokenizer; pass tokenizer=, the one the model was trained with"
+                f"{' and '.join(parts)} hold texts, but got no tokenizer; pass tokenizer= (--tokenizer on the command"
+                " line), the one the model was trained with"
             )
         if None not in texts:
             encoded, start = _tokenised(tokenizer, [text for words in texts for text in words or ()]), 0
@@ -237,6 +238,24 @@ def _check_finite(items: Items, what: str) -> None:
 
 def _texts_of(x: Any) -> list[str] | None:
     return list(x) if isinstance(x, list | tuple) and len(x) > 0 and all(isinstance(text, str) for text in x) else None
+
+
+def fitted(tokenizer: Tokenizer | None, model: nn.Module, tell: Callable[[str], Any]) -> Tokenizer | None:
+    """The tokenizer without inputs that the model's `forward` does not take, as Hugging Face's Trainer removes columns."""
+    if tokenizer is None:
+        return None
+    told: set[str] = set()
+
+    def tokens(texts: list[str]) -> Any:
+        encoded = _tokenised(tokenizer, texts)
+        kept = taken_of(model, encoded) if isinstance(encoded, Mapping) else encoded
+        unused = {} if kept is encoded else {name: None for name in encoded if name not in kept and name not in told}
+        if unused:
+            told.update(unused)
+            tell(f"of the tokenizer's inputs the network does not take {', '.join(unused)}: left out")
+        return kept
+
+    return tokens
 
 
 def _tokenised(tokenizer: Tokenizer, texts: list[str]) -> Any:

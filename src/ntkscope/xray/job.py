@@ -38,7 +38,7 @@ from ntkscope.training.evaluation import evaluating
 from ntkscope.xray import resuming
 from ntkscope.xray.budget import Clock, Pace, as_budget, half_of_the_budget
 from ntkscope.xray.context import Context, Subject
-from ntkscope.xray.items import collect_both, compared_inputs
+from ntkscope.xray.items import collect_both, compared_inputs, fitted
 from ntkscope.xray.network import (
     Params,
     check_trained,
@@ -98,10 +98,11 @@ class _Job(Subject):
     def of(cls, model: nn.Module, train: Any, test: Any, settings: Settings) -> _Job:
         device = as_device(settings.device)
         tracked = tracked_training(settings.tracked, model)
-        everything, held = collect_both(train, test, settings.tokenizer, settings.task)
+        tokenizer = fitted(settings.tokenizer, model, settings.tell)
+        everything, held = collect_both(train, test, tokenizer, settings.task)
         compared = settings.compare
         if compared is not None:
-            compared = compared_inputs(compared, everything, settings.tokenizer)
+            compared = compared_inputs(compared, everything, tokenizer)
         few, _ = (tried(model, items, what, device) for items, what in ((everything, "train"), (held, "test")))
         task = everything.task
         count = task.from_outputs(few).shape[1]
@@ -180,6 +181,7 @@ class _Job(Subject):
             opened = Record.resume(folder, **how)
         with opened as record:
             resuming.repair(record)
+            resuming.reopen_lacking(record, on_the_page(self.task, self.given))
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
             context = self.context(record, self.plan(record))

@@ -101,8 +101,19 @@ def reopen(record: Record, first: Section[Any], sections: Sequence[Section[Any]]
         names |= {each.name for each in sections if any(before.name in names for before in each.after)}
     keys = [each.key for each in sections if each.name in names and each.key in record.metrics]
     record.put(
-        **{key: {**record.metrics[key], "status": "waiting", "why": "computed again with more kernels"} for key in keys}
+        **{
+            key: {**record.metrics[key], "status": "waiting", "why": "computed again with what it needs"}
+            for key in keys
+        }
     )
+
+
+def reopen_lacking(record: Record, sections: Sequence[Section[Any]]) -> None:
+    """Have what failed or came too late computed again, and what was computed without it."""
+    for section in sections:
+        entry = record.metrics.get(section.key, {})
+        if entry.get("status") == "failed" or entry.get("late"):
+            reopen(record, section, sections)
 
 
 def plain_options(options: Mapping[str, Any] | None) -> dict[str, str]:

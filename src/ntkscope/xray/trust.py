@@ -41,14 +41,15 @@ ITEM_OUTPUTS = (0.25, 0.75)  # the same, of a regression, in standard deviations
 
 @dataclass(frozen=True)
 class Trust:
-    """`level`: 2 high, 1 medium, 0 do not trust; `why`: in a few sentences."""
+    """`level`: 2 high, 1 medium, 0 do not trust or not `measured`; `why`: in a few sentences."""
 
     level: int
     why: str
+    measured: bool = True
 
     @property
     def word(self) -> str:
-        return LEVELS[self.level]
+        return LEVELS[self.level] if self.measured else "not measured"
 
     @classmethod
     def of(cls, found: str, against: Sequence[str], doubts: Sequence[str]) -> Trust:
@@ -57,8 +58,11 @@ class Trust:
         return cls(0 if against else 1 if doubts else 2, said)
 
 
+UNRATED = Trust(0, "The surrogates were left out.", measured=False)
+
+
 def page_trust(row: Any, items: int) -> Trust:
-    """How far the surrogate of a row of the table may be trusted, from its figures on `items` test items; None: not rated.
+    """How far the surrogate of a row of the table may be trusted, from its figures on `items` test items; None: left out.
 
     >>> from types import SimpleNamespace
     >>> row = SimpleNamespace(agreement=0.99, wrong=20, agreement_wrong=0.4, tau_low=0.6, r2_logits=0.8)
@@ -66,7 +70,7 @@ def page_trust(row: Any, items: int) -> Trust:
     'do not trust'
     """
     if row is None:
-        return Trust(0, "The surrogates could not be compared with the network.")
+        return UNRATED
     same = round(row.agreement_wrong * row.wrong) if row.wrong else 0
     found = f"The surrogate predicts the network's class on {100 * row.agreement:.1f} % of {items:,} test items"
     found += f" and on {same:,} of the {row.wrong:,} it gets wrong." if row.wrong else ", none of which it gets wrong."
@@ -138,7 +142,7 @@ def item_trust(
 
 
 def output_trust(row: Any, items: int) -> Trust:
-    """How far the surrogate of that row may be trusted, from its figures on `items` test items; None: it was not rated.
+    """How far the surrogate of that row may be trusted, from its figures on `items` test items; None: left out.
 
     >>> from types import SimpleNamespace
     >>> row = SimpleNamespace(worst_r2=0.97, worst_r2_low=0.95, worst_tau_low=0.8)
@@ -146,7 +150,7 @@ def output_trust(row: Any, items: int) -> Trust:
     ('high', 'do not trust')
     """
     if row is None:
-        return Trust(0, "The surrogates could not be compared with the network.")
+        return UNRATED
     if math.isnan(row.worst_r2):
         return Trust(0, "The network gives every test item the same output, so no surrogate can be compared with it.")
     found = (

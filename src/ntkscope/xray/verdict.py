@@ -64,7 +64,9 @@ ROTATION = Threshold(
 )
 WEIGHTS = Threshold(0.1, 0.5, "supports only: a very wide network moves each weight little in either regime")
 GAIN = Threshold(
-    0.03, 0.1, "how much closer to the network the trained kernel's surrogate is than the initial kernel's, in τ"
+    0.03,
+    0.1,
+    "how much closer to the network, in τ, a fit of the labels (or targets) on the trained trace-NTK is than on the initial",
 )
 
 
@@ -241,7 +243,9 @@ def _evidence(seen: Observations) -> list[Evidence]:
     add("change of the weights", seen.weights, WEIGHTS, WEIGHTS.reason)
     if seen.tau_before is not None and seen.tau_after is not None:
         gain = seen.tau_after - seen.tau_before
-        note = f"{GAIN.reason}: {seen.tau_before:.2f} before, {seen.tau_after:.2f} after"
+        note = (
+            f"{GAIN.reason}: {seen.tau_before:.2f} before, {seen.tau_after:.2f} after, on the same {seen.items:,} items"
+        )
         if seen.agreement_before is not None and seen.agreement_after is not None:
             note += f"; same predictions {100 * seen.agreement_before:.0f} % and {100 * seen.agreement_after:.0f} %"
         add("improvement of the surrogate", gain, GAIN, note)

@@ -47,11 +47,25 @@ def arguments(model: nn.Module, x: Inputs) -> tuple[tuple[Any, ...], dict[str, A
     if isinstance(x, tuple) and _binds(signature, *x):
         return tuple(x), {}
     if not _binds(signature, x):
+        surplus = [str(key) for key in members if key not in taken_of(model, members) and key not in LABEL_KEYS]
+        remedy = f"leave out {', '.join(surplus)}, or use" if surplus else "expected"
         raise UsageError(
             f"got inputs named {', '.join(map(str, members))} for forward{signature}, which takes them neither by name nor as"
-            " one argument; expected the names of its arguments"
+            f" one argument; {remedy} the names of its arguments"
         )
     return (members if isinstance(x, Mapping) else x,), {}
+
+
+def taken_of(model: nn.Module, members: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What `forward` takes of these by name; all of them where it takes any name, or none of theirs.
+
+    >>> taken_of(nn.Bilinear(1, 1, 1), {"input1": 1, "input2": 2, "third": 3})
+    {'input1': 1, 'input2': 2}
+    """
+    takes = inspect.signature(model.forward).parameters
+    taken = {key: value for key, value in members.items() if key in takes}
+    anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    return dict(members) if anything or not taken else taken
 
 
 def without_labels(model: nn.Module, items: Sequence[Any], *, batched: bool) -> list[Inputs]:

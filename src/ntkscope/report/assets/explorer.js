@@ -115,13 +115,13 @@
       make("div", { class: "rows" }, ...rows),
       likely.some(([, , s]) => s !== null) ? make("p", { class: "soft small" }, "Bars: the network. Ticks: the surrogate.") : "",
       make("div", { class: "pager" }, step(-1, "Previous item", "←"), step(1, "Next item", "→"),
-        make("span", { class: "soft small" }, `${offered.indexOf(n) + 1} of ${offered.length}`), link),
+        make("span", { class: "soft small" }, offered.includes(n) ? `${offered.indexOf(n) + 1} of ${offered.length}` : ""), link),
     );
   };
 
   const selector = (seen) => {
     const { item, chosen, logit } = seen;
-    const role = (k) => [k === item.network ? "the network's answer" : "", k === item.true ? "the true class" : "", k === item.predicted && k !== item.network ? "the surrogate's answer" : ""].filter(Boolean).join(", ");
+    const role = (k) => [k === item.network ? "predicted" : "", k === item.true ? "true" : "", k === item.predicted && k !== item.network ? "surrogate's" : ""].filter(Boolean).join(", ");
     const select = make("select", { id: "explorer-logit" }, ...chosen.map((k) => {
       const option = make("option", { value: k }, role(k) ? `${className(k)} (${role(k)})` : className(k));
       option.selected = k === logit;
@@ -295,11 +295,11 @@
     if (chosen) choose(Number(chosen.dataset.n));
   });
 
-  // -- search: class:3, true:3, predicted:3, #123, id:name, wrong, right, differs, doubtful, words, "several words" -----------
+  // -- search: class:3, true:3, predicted:3, #123, id:name, wrong, right, differs, doubtful, words, "several words", numbers --
   const search = panel("search");
   const wrong = panel("wrong");
   const differ = panel("differ");
-  const texts = data.items.map((item) => `${item.number} ${className(item.network)} ${className(item.true)} ${item.id ?? ""} ${item.text ?? ""}`.toLowerCase());
+  const texts = data.items.map((item) => `${className(item.network)} ${className(item.true)} ${item.id ?? ""} ${item.text ?? ""}`.toLowerCase());
   const isClass = (k, text) => (classes.some((each) => each.toLowerCase() === text) ? className(k).toLowerCase() === text : String(k) === text);
   const doubts = (n) => classesOf(n).some((_, place) => pairsOf(data.evidence.top, rowOf[n] + place).some(([index]) => train(index).doubtful));
   const WORDS = {
@@ -321,6 +321,9 @@
     const whole = field === undefined ? word : `${field}:${word}`;
     if (quoted === undefined && field === undefined && Object.hasOwn(WORDS, word)) return WORDS[word];
     if (/^#\d+$/.test(whole)) return (item) => item.number === Number(whole.slice(1));
+    if (quoted === undefined && /^\d+$/.test(whole)) {
+      return (item) => item.number === Number(whole) || FIELDS.class(item, whole) || (item.text ?? "").split(/[^\p{L}\p{N}]+/u).includes(whole);
+    }
     return (item, n) => texts[n].includes(whole);
   });
   const filter = () => {
@@ -333,7 +336,7 @@
     if (offered.length && !offered.includes(current)) choose(offered[0]);
     else {
       fill();
-      if (offered.length) head(look(current));
+      if (data.items.length) head(look(current));
     }
   };
   search.addEventListener("input", filter);

@@ -8,7 +8,7 @@
   const data = JSON.parse(holder.textContent);
   const at = (id) => document.getElementById(`review-${id}`);
   const key = `ntkscope-review-${data.record}`;
-  const WORDS = { accept: "Accept", reject: "Reject", undecided: "Undecided" };
+  const WORDS = { accept: "Accept", reject: "Keep", undecided: "Undecided" };
 
   const decisions = new Map(); // index of an item → decision
   const remember = () => {
@@ -58,7 +58,7 @@
   const marks = () => {
     for (const mark of document.querySelectorAll("[data-decision]")) {
       const decision = decisions.get(Number(mark.dataset.decision));
-      mark.textContent = decision ? { accept: "accepted", reject: "rejected" }[decision] : "–";
+      mark.textContent = decision ? { accept: "accepted", reject: "kept" }[decision] : "–";
       mark.className = decision ? `pill ${decision === "accept" ? "good" : "quiet"}` : "";
       mark.closest("td").dataset.value = decision ?? "";
     }
@@ -155,7 +155,7 @@
   });
   body.addEventListener("keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    const decision = { a: "accept", r: "reject", u: "undecided" }[event.key.toLowerCase()];
+    const decision = { a: "accept", k: "reject", u: "undecided" }[event.key.toLowerCase()];
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!decision && !by) return;
     event.preventDefault();

@@ -79,7 +79,7 @@ def left_out(source: Source) -> Markup | None:
         return None
     parts = [tag("p", tag("b", "Used: "), f"{'; '.join(used)}.")] if used else []
     lacking = [tag("a", section.title, href=f"#{section.anchor}") for section in missing.sections]
-    lacking += [text(f"the kernel {source.kernel_name(name)}") for name in missing.kernels]
+    lacking += [text(source.kernel_name(name)) for name in missing.kernels]
     if lacking:
         parts.append(tag("p", tag("b", "Left out: "), Markup(", ".join(lacking)), "."))
     for said, command in missing.commands():
@@ -114,7 +114,7 @@ class Missing:
             seconds = sum(as_float(mapping(self.plan.get("steps")).get(step)) for step in steps)
             pace = as_float(self.plan.get("pace"))
             enough = 2 * seconds * (pace if pace > 1 else 1.0)
-            said = "This adds what was left out, and computes nothing twice:"
+            said = "This adds what was left out; what is finished is not computed again:"
             found.append((said, self._command(max(enough, budget), str(self.record.folder))))
         used, total = as_float(self.plan.get("train")), as_float(self._data.get("train_total"))
         if "would not fit" in self.used and budget == budget and used > 0:

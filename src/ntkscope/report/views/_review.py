@@ -68,7 +68,7 @@ def _panel(count: int) -> Markup:
         "p",
         "Decisions stay in this browser until you save them; ",
         tag("code", "from ntkscope.xray import read_review"),
-        " to read the saved file. Keys: A accept, R reject, U undecided, ← and →.",
+        " to read the saved file. Keys: A accept, K keep, U undecided, ← and →.",
         class_="soft small",
     )
     asks = tag(

@@ -103,6 +103,7 @@ def _skeleton(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source:
                 placeholder="class:3  #123  wrong  text",
                 autocomplete="off",
                 data_tip="class:3, true:3 or predicted:3 by class; #123 by number; id:name; wrong, right, differs, doubtful;"
+                " a bare number is an item's, a class's or a word;"
                 ' any other word is looked for in texts and names; "two words" in quotes',
             ),
             check("wrong", f" network wrong ({wrong})"),

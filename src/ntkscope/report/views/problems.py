@@ -35,13 +35,14 @@ def _of_labels(data: Mapping[str, Any], source: Source) -> Drawing:
         source,
         panel,
     )
+    loud = data.get("dominating") or []
     dominating = _part(
-        "Dominating",
-        f"The training items with the largest influence on the surrogate's predictions{fair}.",
+        "Most influential",
+        f"The {len(loud):,} training items with the largest influence on the surrogate's predictions{fair}.",
         ["Rank", "Item", "Number", "Label", "Share"],
         [
             [*_item(n, row, source), _label(row["label"], source), *figures(row["share"], shown=percent, digits=2)]
-            for n, row in enumerate(data.get("dominating") or [], 1)
+            for n, row in enumerate(loud, 1)
         ],
         source,
     )

@@ -20,7 +20,6 @@ from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
 from ntkscope.xray.task import CLASSIFICATION
-from ntkscope.xray.trust import LEVELS
 from ntkscope.xray.workload import Workload
 
 OFFERED = 200  # test items that are explained for several classes
@@ -83,16 +82,16 @@ def run(context: Context) -> Finding[Explained]:
     row = None if rated is None else rated.explained
     main = MAIN if row is None else row.kernel
     machine, made = context.machine(main, task.outputs), context.machine_logits(main, task.outputs)
-    level = task.trust(row, len(context.test)).level
+    trust = task.trust(row, len(context.test))
     explain = _classes_explained if task is CLASSIFICATION else _outputs_explained
     items, arrays, found, said = explain(context, machine, made)
-    arrays["trust"] = task.item_trust(made, context.network_outputs, level)[items]
+    arrays["trust"] = task.item_trust(made, context.network_outputs, trust.level)[items]
     for name, values in arrays.items():
         context.keep(f"{SECTION.of(task).name}.{name}", values)
-    which = "the kernel of choice where surrogates could not be compared" if row is None else "the most faithful one"
+    which = "the kernel of choice where surrogates were not compared" if row is None else "the most faithful one"
     what = f"What is explained is the surrogate on {main}, fitted to the network's {task.outputs}, {which}."
     both = "the two" if task is CLASSIFICATION else "network and surrogate"
-    return Finding(found, f"{what}{said} Trust on the whole: {LEVELS[level]}. Where {both} differ, the item says so.")
+    return Finding(found, f"{what}{said} Trust on the whole: {trust.word}. Where {both} differ, the item says so.")
 
 
 def _classes_explained(context: Context, machine: KernelMachine, logits: Float64[np.ndarray, "m c"]) -> Parts:

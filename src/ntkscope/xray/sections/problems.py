@@ -17,7 +17,6 @@ from ntkscope.xray.items import Items
 from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
-from ntkscope.xray.sections import surrogates
 from ntkscope.xray.task import CLASSIFICATION, Array
 from ntkscope.xray.workload import DECOMPOSED, Workload
 
@@ -305,11 +304,11 @@ SECTION: Section[Examined] = register(
             "Label: max_{k≠y_i} f_k(x_i) - f_{y_i}(x_i) - 0.05, f ridge on exp(2 (κ - 1)) fitted without point i (exact"
             " leave-one-out) and without the points that such a ridge, fitted to all others, contradicts."
             " Duplicates: κ(x_i, x_j) > 0.995 and inputs within 5 % of the typical distance."
-            " Dominating: Σ_x |W_ci κ(x, x_i)| over all test items x and their predicted class c, as a share of all points'."
+            " Most influential: Σ_x |W_ci κ(x, x_i)| over all test items x and their predicted class c, as a share"
+            " of all points'."
         ),
         run=run,
         result=Problems,
-        after=(surrogates.SECTION,),
         essential=True,
         cost=cost,
         regression=ForRegression(

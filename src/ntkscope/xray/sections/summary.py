@@ -109,7 +109,8 @@ def run(context: Context) -> Finding[Judged]:
         "best_kernel": "" if best is None else best.kernel,
         "best_target": "" if best is None else best.target,
         "trust": trust.word,
-        "trust_why": trust.why + (BY_CONSTRUCTION if explained is not None and explained.trivial else ""),
+        "trust_why": _why(trust.why, context)
+        + (BY_CONSTRUCTION if explained is not None and explained.trivial else ""),
     }
     rows = () if rated is None else [row for row in rated.table if row.target == judged["best_target"]]
     found: Judged
@@ -130,6 +131,12 @@ def run(context: Context) -> Finding[Judged]:
             surrogate_r2={row.kernel: row.r2_targets for row in rows if isinstance(row, surrogates.OutputRow)},
         )
     return Finding(found, verdict.confidence)
+
+
+def _why(trusted: str, context: Context) -> str:
+    """Why explanations may be trusted or not; that nothing is known is also the case where the surrogates failed."""
+    entry = context.record.metrics.get(surrogates.SECTION.of(context.task).key, {})
+    return "The surrogates failed." if entry.get("status") == "failed" else trusted
 
 
 def _predicted(context: Context) -> tuple[Predicted, ...]:

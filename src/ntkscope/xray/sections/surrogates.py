@@ -82,7 +82,10 @@ class Row(Result):
     @property
     def said(self) -> str:
         """How faithful it is, as the end of a sentence."""
-        scores = f": τ between {self.tau_low:.2f} and {self.tau_high:.2f}" if not math.isnan(self.tau) else ""
+        low, high = f"{self.tau_low:.2f}", f"{self.tau_high:.2f}"
+        scores = (
+            f": τ {f'about {low}' if low == high else f'between {low} and {high}'}" if not math.isnan(self.tau) else ""
+        )
         if not self.wrong:
             return f"{scores}; the network has no errors here to compare on."
         return f"{scores}, and the network's class on {100 * self.agreement_wrong:.0f} % of its {self.wrong:,} errors."
@@ -222,9 +225,10 @@ def _confidence(found: Ratings, context: Context) -> str:
     )
     trivial = [row for row in table if row.trivial]
     if trivial:
+        these = "this kernel compares" if len(trivial) == 1 else "these kernels compare"
         said += (
             f" That {trivial[0].target} can be fitted on {', '.join(row.kernel for row in trivial)} says nothing: they are"
-            " linear in the last layer's features, which is what this kernel compares."
+            f" linear in the last layer's features, which {these}."
         )
     stopped = [f"{row.kernel} ({row.target})" for row in table if not row.converged]
     if stopped:
