@@ -5,6 +5,8 @@ Verbs are imported when they are run: `ntkscope --help` and `--version` do not w
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import time
@@ -102,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault(
         "OMP_WAIT_POLICY", "PASSIVE"
     )  # threads that spin while they wait cost tenfold on a busy machine
+    atexit.register(gc.freeze)  # else looking for garbage in all of PyTorch makes leaving take a second
     words = sys.argv[1:] if arguments is None else [*arguments]
     name = next((word for word in words if not word.startswith("-")), None)
     try:

@@ -67,8 +67,8 @@ class Workload:
         return self.rates.setup + self.rates.sample * n + self.rates.pair * n * (n + 1) / 2
 
     def page(self) -> float:
-        """Seconds the page is expected to take, with importing what draws it."""
-        return 2.0 + 1e-3 * (self.train + self.test)
+        """Seconds the page is expected to take, by experience."""
+        return 0.3 + 6e-4 * (self.train + self.test)
 
     def decomposition(self, rows: int) -> float:
         """Seconds for the eigenvalues of a matrix with `rows` rows; about 4/3 n³ multiply-adds, at a slow rate."""
