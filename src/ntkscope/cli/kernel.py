@@ -41,7 +41,7 @@ def kernel(
     limit: Annotated[int | None, typer.Option(help="Only the first so many rows.", min=1)] = None,
     against_limit: Annotated[int | None, typer.Option(help="Only the first so many columns.", min=1)] = None,
     memory: opt.Memory = opt.MEMORY,
-    precision: Annotated[str | None, typer.Option(help="exact, or on a GPU tf32, bf16, fp16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="exact, float32, or on a GPU tf32, bf16, fp16.")] = None,
     device: opt.Device = "auto",
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; the model's own unless given.")] = None,
     outputs: Annotated[str | None, typer.Option(help="Outputs by number, with commas; all unless given.")] = None,

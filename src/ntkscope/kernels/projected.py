@@ -84,7 +84,8 @@ proj_trntk = _registered(
     from its two sides without forming its gradient. `rtol`: choose `dim` so that the error of the kernel's entries is that
     part of them, root mean square over pairs; `meta["error"]` says what was reached.
 
-    `precision`: "exact", or on a GPU "tf32", "bf16", "fp16": gradients and projection in that many bits, float32 sums.
+    `precision`: "exact", "float32" (plain products), or on a GPU "tf32", "bf16", "fp16": gradients and
+    projection in that many bits, float32 sums.
     `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     """,
     summed=False,

@@ -21,7 +21,8 @@ def trntk0(
 ) -> Gram:
     """Unnormalised; `per_layer=True` keeps the share of every parameter in `.contributions`.
 
-    `precision`: "exact", or on a GPU "tf32", "bf16", "fp16" (faster, with the error docs/science.md states).
+    `precision`: "exact", "float32" (plain products), or on a GPU "tf32", "bf16", "fp16" (faster, with the
+    error docs/science.md states).
     `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     `schedule`: "blocks" keeps formed gradients while blocks of samples pass by, "layers" keeps factors and forms gradients
     layer by layer; "auto" takes what is less work (docs/scale.md). `print(K.meta["plan"])` says what was chosen.
