@@ -183,10 +183,11 @@ def kernel(
     (all that require a gradient): a glob or globs on their names, "last" for the last affine layer, or a predicate. `dtype`,
     `device`: compute there instead of where the model is. `precision`: "exact", "float32" (plain products), or on a GPU "tf32",
     "bf16", "fp16". `memory`: bytes held besides model and inputs, the result included. `seed`: of random projections.
-    `store`: a folder or fsspec URL to keep the kernel in, tile by tile; tiles that are there already are not computed again, and
-    the Gram reads them when they are needed. `executor`: a Dask client (or its scheduler's address) whose workers compute the
-    tiles. `certify`: which blocks are checked against plain autograd on the model itself: "every" one, "sampled" (one in eight),
-    or False; `K.certificate` says what the checks found. Further options belong to the kernel. The model is never changed.
+    `store`: a folder or fsspec URL to keep the kernel in, tile by tile; tiles that are there already are not computed
+    again, and the Gram reads them when they are needed. `executor`: a Dask client (or its scheduler's address) whose workers
+    compute the tiles. `certify`: which blocks are checked against plain autograd on the model itself: "every" one, "sampled"
+    (one in eight), or False; `K.certificate` says what the checks found. Further options belong to the kernel. The model is
+    never changed.
 
     To compute several kernels of one model, keep a `Tangent`: it probes the model once.
 
