@@ -73,13 +73,15 @@ def one(number: int, arguments: list[str], folder: Path) -> dict[str, Any]:
     metrics = json.loads((out / "record.json").read_text())["metrics"]
     kernels = [name for name in metrics["plan"]["kernels"] if name not in metrics["left_out"]]
     states = {name: metrics[f"section:{name}"]["status"] for name in metrics["sections"]}
-    return {
+    row = {
         "busy processes": sum(counts) / len(counts),
         "seconds": spent["clock"],
         "items": f"{metrics['plan']['train']} + {metrics['plan']['test']}",
         "kernels": ", ".join(kernels),
         "sections left out": ", ".join(name for name, state in states.items() if state != "done"),
     }
+    print(f"  {row}", flush=True)
+    return row
 
 
 def run(quick: bool = False, runs: int | None = None) -> Outcome:

@@ -204,7 +204,7 @@ def test_the_first_screen_says_what_is_missing_and_how_to_add_it(tmp_path: Path)
     assert "Trust in the explanations: not measured" in header
     assert "The summary is not part of this X-ray (the time budget was spent)." in header
     assert "Left out: Summary, Surrogates." in header
-    assert f"computes nothing twice:ntkscope xray --demo --time 2m --out {tmp_path / 'x'}" in header  # 2 × 46 s
+    assert f"is not computed again:ntkscope xray --demo --time 2m --out {tmp_path / 'x'}" in header  # 2 × 46 s
     assert "To clean labels: Data problems" in header
 
 

@@ -288,7 +288,8 @@ def test_a_kernel_that_does_not_fit_is_left_out_alone_and_another_time_adds_it(
 
     monkeypatch.setattr(pairs, "parts", counted)
     monkeypatch.setattr(job, "measure_rates", lambda *given, **how: RATES)
-    monkeypatch.setattr(Clock, "left", lambda clock: 3.0 if "em" not in computed else 1e9)
+    monkeypatch.setattr(Clock, "left", lambda clock: 3.0 if computed[-1:] == ["ck"] else 1e9)  # at em, not before
+    monkeypatch.setattr(Pace, "now", lambda pace: 1.0)
     monkeypatch.setattr(Context, "allowed", lambda context, section: math.inf)
     options: dict[str, Any] = {"kernels": ["ck", "em", "pntk"], "progress": False}
     with only(SECTIONS["summary"], SECTIONS["explain"]):
