@@ -15,6 +15,8 @@ from ntkscope.training.fit import fit
 from ntkscope.training.losses import CrossEntropy
 from ntkscope.training.modes import Phase, first_last, reg, reinit, stop_first
 from ntkscope.training.moments import Every, LogSpaced
+from ntkscope.training.replays.loop import Loop
+from ntkscope.training.replays.replay import replay
 from ntkscope.training.schedules import Cosine, LearningRateSteps, Triangular
 from ntkscope.training.search import folds, search
 from ntkscope.training.settings import Settings
@@ -30,6 +32,7 @@ __all__ = [
     "Every",
     "LearningRateSteps",
     "LogSpaced",
+    "Loop",
     "Phase",
     "Settings",
     "SnapshotStore",
@@ -46,6 +49,7 @@ __all__ = [
     "load_snapshot",
     "reg",
     "reinit",
+    "replay",
     "restore",
     "save_snapshot",
     "search",

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 
-from ntkscope.core import Inputs, NumericalError, Part, Snapshot, UsageError, derive_seed
+from ntkscope.core import NumericalError, Part, Snapshot, UsageError, derive_seed
 from ntkscope.core.model.calling import call
 from ntkscope.core.progress import Progress
 from ntkscope.training.augment import ItemAugmentation
@@ -111,7 +112,12 @@ class Run:
     # -- moving ---------------------------------------------------------------------------------------------------
 
     def advance(
-        self, until: int, *, bar: Progress[None], every: float | int = math.inf, keep: Callable[[], None] | None = None
+        self,
+        until: int,
+        *,
+        bar: Progress[None] | None = None,
+        every: float | int = math.inf,
+        keep: Callable[[], None] | None = None,
     ) -> None:
         """Train until `until` updates are done or the stopping rule holds; call `keep` about every `every` seconds."""
         last = time.monotonic()
@@ -141,8 +147,8 @@ class Run:
 
     def _update(self, watched: bool = True) -> None:
         settings, model = self.settings, self.model
-        batch = self._batch()
-        x = self._augmented(batch.x)
+        _, batch = self.batch(self.step)
+        x = batch.x
         if settings.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         factor = settings.rate.factor(self.step, self.per_epoch, self.total)
@@ -165,33 +171,36 @@ class Run:
             report = StepReport(self.step, self.epoch, loss.detach(), self._optimizer.param_groups[0]["lr"])
             settings.on_step(report)
 
-    def _batch(self) -> Part:
-        if self.order.full:
-            return self.part
-        epoch = self.step // self.per_epoch
-        if self._permutation is None or self._permutation[0] != epoch:
+    def batch(self, step: int) -> tuple[Int64[Tensor, " b"], Part]:
+        """The numbers of the items of the update after `step` updates, and the items, their inputs changed at random where the
+        settings say so."""
+        epoch = step // self.per_epoch
+        if self._permutation is None or (self._permutation[0] != epoch and not self.order.full):
             self._permutation = (epoch, self.order.permutation(epoch).to(self.part.y.device))
-        return self.part.take(self._items()).to(self.device)
-
-    def _augmented(self, x: Inputs) -> Inputs:
-        """The inputs of this step's batch, changed at random where the settings say so."""
+        items = self._permutation[1][self.order.place(step)]
+        batch = self.part if self.order.full else self.part.take(items).to(self.device)
         augment, seed = self.settings.augment, self.settings.seed
         if augment is None:
-            return x
+            return items, batch
         if isinstance(augment, ItemAugmentation):
-            items = self.order.indices(self.step) if self._permutation is None else self._items()
-            keys = torch.tensor(augment.keys(seed, self.step // self.per_epoch), device=self.device)
-            return augment.apply(x, items.to(self.device), keys.expand(len(items), -1))
-        self._generator.manual_seed(derive_seed(seed, "augment", self.step))
-        return augment(x, self._generator)
+            keys = torch.tensor(augment.keys(seed, epoch), device=self.device)
+            x = augment.apply(batch.x, items.to(self.device), keys.expand(len(items), -1))
+        else:
+            self._generator.manual_seed(derive_seed(seed, "augment", step))
+            x = augment(batch.x, self._generator)
+        return items, Part(x, batch.y, batch.extras)
 
-    def _items(self) -> Tensor:
-        assert self._permutation is not None
-        return self._permutation[1][self.order.place(self.step)]
+    def learning(self, step: int) -> set[str]:
+        """The parameters that the update after `step` updates changes."""
+        names = trainable(self.model, self.settings.phases[self._phase_at(step)])
+        return {name for name in names if self._wanted[name]}
+
+    def _phase_at(self, step: int) -> int:
+        return max(i for i, start in enumerate(self._starts) if start <= step)
 
     def _enter_phase(self) -> None:
         """Set which parameters learn; at the first step of a phase, redraw what the phase redraws."""
-        current = max(i for i, start in enumerate(self._starts) if start <= self.step)
+        current = self._phase_at(self.step)
         phase = self.settings.phases[current]
         if self.step == self._starts[current]:
             drawn = redraw_(self.model, phase, derive_seed(self.settings.seed, "phase", current))
@@ -202,9 +211,9 @@ class Run:
             )
             self._phase = -1
         if self._phase != current:
-            names = trainable(self.model, phase)
+            names = self.learning(self.step)
             for name, parameter in self._parameters.items():
-                parameter.requires_grad_(self._wanted[name] and name in names)
+                parameter.requires_grad_(name in names)
             self._phase = current
 
     def _fresh_optimizer(self) -> torch.optim.Optimizer:

@@ -27,7 +27,7 @@ class Trajectory(Iterator[Snapshot]):
         checkpoint_seconds: float | int = 60.0,
         show: bool = False,
     ) -> None:
-        self._run, self.steps, self.store = run, steps, store
+        self.run, self.steps, self.store = run, steps, store
         self._seconds, self._show = checkpoint_seconds, show
         self._stored = set() if store is None else {step for step in store if step <= run.step}
         self._next = 0 if store is not None else next((i for i, s in enumerate(steps) if s >= run.step), len(steps))
@@ -55,16 +55,16 @@ class Trajectory(Iterator[Snapshot]):
             if step in self._stored:
                 assert self.store is not None
                 return self._hand_out(self.store[step])
-            if step < self._run.step:
+            if step < self.run.step:
                 continue  # the run was resumed from a later step
-            if self._run.stopped and self._last is not None and self._last.step == self._run.step:
+            if self.run.stopped and self._last is not None and self._last.step == self.run.step:
                 break  # stopped early, and that step was handed out
             try:
                 self._advance(step)
             except BaseException:
                 self._close_bar()
                 raise
-            return self._hand_out(self._run.snapshot())
+            return self._hand_out(self.run.snapshot())
         self._ended = True
         self._close_bar()
         raise StopIteration
@@ -74,15 +74,15 @@ class Trajectory(Iterator[Snapshot]):
         for _ in () if self._ended else self:
             pass
         if self._last is None:
-            self._last = self._run.snapshot()
+            self._last = self.run.snapshot()
         return self._last
 
     def __repr__(self) -> str:
         state = "ended" if self._ended else "running" if self._started else "not started: iterate, or call .final()"
-        return f"Trajectory(step {self._run.step} of {self._run.total}, {state})"
+        return f"Trajectory(step {self.run.step} of {self.run.total}, {state})"
 
     def __del__(self) -> None:
-        if not getattr(self, "_started", True) and self._run.total > self._run.step:
+        if not getattr(self, "_started", True) and self.run.total > self.run.step:
             warnings.warn(
                 "a fit was never run: training happens while its trajectory is iterated; call fit(...).final()",
                 RuntimeWarning,
@@ -90,7 +90,7 @@ class Trajectory(Iterator[Snapshot]):
             )
 
     def _advance(self, step: int) -> None:
-        store, run = self.store, self._run
+        store, run = self.store, self.run
         if self._bar is None:
             self._bar = progress(total=run.total - run.step, label="training", enabled=self._show)
             self._bar.__enter__()
@@ -111,6 +111,6 @@ class Trajectory(Iterator[Snapshot]):
         if self.store is not None and snapshot.step not in self._stored:
             self.store.add(snapshot)
             self._stored.add(snapshot.step)
-        if self.store is not None and snapshot.step == self._run.step and self._run.done:
+        if self.store is not None and snapshot.step == self.run.step and self.run.done:
             self.store.end(snapshot.step)
         return snapshot

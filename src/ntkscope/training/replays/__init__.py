@@ -1,0 +1,1 @@
+"""Replay: the derivative of a trained network with respect to its training, through every step of it."""
