@@ -14,6 +14,7 @@ from ntkscope.core.checked import Numbers
 from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.removal.gauss_newton import gauss_newton_influence
 from ntkscope.explain.removal.influences import Influence
+from ntkscope.explain.removal.replay_influence import replay_influence
 from ntkscope.explain.removal.ridge_influence import ridge_influence
 from ntkscope.linalg import Gram, as_gram
 
@@ -24,9 +25,12 @@ def influence(
     y: Any,
     *,
     alpha: float | int | None = None,
-    method: Literal["leave-one-out", "gauss-newton"] = "leave-one-out",
+    method: Literal["leave-one-out", "gauss-newton", "replay"] = "leave-one-out",
     logits: Any = None,
     train_logits: Any = None,
+    at: Any = None,
+    remove: Any = None,
+    **options: Any,
 ) -> Influence:
     """How much each output at each test item would lose if a training point were removed; positive where it supports it.
 
@@ -36,6 +40,12 @@ def influence(
     "gauss-newton": `S(x, i) = J_x (Σ_j J_jᵀ A_j J_j + λ I)⁻¹ J_iᵀ (y_i - p_i)` with `A = diag(p) - p pᵀ`: one Gauss-Newton step
     of the network, cross-entropy, from the blocks of `ns.kernel("entk", …)`; needs `train_logits`. A kernel with one row per
     sample stands for every output alike. λ is `alpha`.
+
+    "replay": `influence(trainings, x_test, y_test, method="replay")`, in place of kernels one training or several of different
+    seeds (`fit(…, store=DIR)`, finished, or a `Loop`) and the test inputs: the derivative through every step of the training,
+    of each test item's margin by its label, or with `y=None` of all outputs. `remove=` what is to be removed chooses the
+    weights `at` which to differentiate: a share of all points, a group of them; one at a time unless given. `options` are
+    those of `ns.training.replay`. `.without(points, exact=True)` trains once more; `.standard_errors` are over seeds.
 
     `y`: labels 0 … c-1, or targets (n, c) such as the network's own logits. `logits`: the network's outputs at the test items,
     at which `.margins` are taken; the surrogate's own if not given. Several checkpoints:
@@ -48,6 +58,11 @@ def influence(
     >>> found.item(0).round(4).tolist()  # without point 0 its logit 0 falls to 0; without point 1 it rises
     [[0.625, -0.2083], [-0.0417, 0.125]]
     """
+    if method == "replay":
+        return replay_influence(K_train, K_test, y, at, remove, **options)
+    surplus = [name for name, value in (("at", at), ("remove", remove), *options.items()) if value is not None]
+    if surplus:
+        raise UsageError(f"got {surplus[0]}= with method={method!r}; expected method='replay', which alone has it")
     train, test = _kernels(K_train, K_test, method)
     n = train.shape[0] // train.outputs
     given, own = (
