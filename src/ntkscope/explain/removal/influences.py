@@ -80,23 +80,7 @@ class Influence(PerItem):
         return (np.arange(len(self))[rows] for rows in slices(len(self), step))
 
     def _points(self, points: Any) -> Int64[np.ndarray, " k"]:
-        """Training points as different whole numbers; a boolean mask is taken too."""
-        n = self.shape[1]
-        chosen = np.atleast_1d(plain_array(points))
-        if chosen.dtype == bool and chosen.shape == (n,):
-            chosen = np.flatnonzero(chosen)
-        whole = chosen.ndim == 1 and (chosen.dtype.kind in "iu" or not len(chosen))
-        if not whole or (len(chosen) and not -n <= chosen.min() <= chosen.max() < n):
-            raise UsageError(
-                f"got points of dtype {chosen.dtype} and shape {chosen.shape}; expected numbers of training points,"
-                f" 0 … {n - 1}, or a mask of shape ({n},)"
-            )
-        numbers = chosen.astype(np.int64) % max(1, n)
-        if len(np.unique(numbers)) < len(numbers):
-            raise UsageError(
-                "got a training point twice; expected each point at most once: a point is removed or it is not"
-            )
-        return numbers
+        return points_of(points, self.shape[1])
 
     def __repr__(self) -> str:
         m, n, c = self.shape
@@ -153,6 +137,25 @@ def average(influences: Sequence[Influence]) -> Influence:
             " training points, outputs)"
         )
     return members[0] if len(members) == 1 else MeanInfluence(members)
+
+
+def points_of(points: Any, n: int) -> Int64[np.ndarray, " k"]:
+    """Training points as different whole numbers; a boolean mask is taken too."""
+    chosen = np.atleast_1d(plain_array(points))
+    if chosen.dtype == bool and chosen.shape == (n,):
+        chosen = np.flatnonzero(chosen)
+    whole = chosen.ndim == 1 and (chosen.dtype.kind in "iu" or not len(chosen))
+    if not whole or (len(chosen) and not -n <= chosen.min() <= chosen.max() < n):
+        raise UsageError(
+            f"got points of dtype {chosen.dtype} and shape {chosen.shape}; expected numbers of training points,"
+            f" 0 … {n - 1}, or a mask of shape ({n},)"
+        )
+    numbers = chosen.astype(np.int64) % max(1, n)
+    if len(np.unique(numbers)) < len(numbers):
+        raise UsageError(
+            "got a training point twice; expected each point at most once: a point is removed or it is not"
+        )
+    return numbers
 
 
 def margin_directions(logits: Float64[np.ndarray, "m c"], y: Any) -> Float64[np.ndarray, "m c"]:

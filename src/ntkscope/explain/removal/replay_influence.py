@@ -18,8 +18,9 @@ from ntkscope.core import Inputs, UsageError
 from ntkscope.core.arguments import labels_of
 from ntkscope.core.model.calling import call
 from ntkscope.core.model.tree import length, move
-from ntkscope.explain.removal.influences import Directions, Influence, Rows, Scores
+from ntkscope.explain.removal.influences import Directions, Influence, Rows, Scores, points_of
 from ntkscope.training import Loop, replay
+from ntkscope.training.replays.recorded import RecordedFit
 from ntkscope.training.replays.replay import Replay
 from ntkscope.training.trajectory import Trajectory
 
@@ -102,13 +103,15 @@ def replay_influence(
             "got method='replay' without trainings; expected influence(trainings, x_test, y_test, method='replay'): what"
             " fit(…, store=DIR) returned, or a Loop, or several of different seeds"
         )
+    if at is not None and remove is not None:
+        raise UsageError("got at= and remove=; expected one of them: remove= says at which weights to differentiate")
     labels = None if y is None else labels_of(y, length(x))
     replays: list[Replay] = []
     for number, training in enumerate(every):
-        items = training.items if isinstance(training, Loop) else len(training.run.part)
-        weights = _weights(at, remove, items)
+        loop = RecordedFit(training) if isinstance(training, Trajectory) else training
+        where = {"at": 1.0 if at is None else at} if remove is None else _halfway(loop, remove)
         folder = None if store is None else Path(store) / f"replay-{number}"
-        replays.append(replay(training, _Outputs(x, labels), at=weights, store=folder, **options))
+        replays.append(replay(loop, _Outputs(x, labels), store=folder, **where, **options))
     if len({one.weights.shape for one in replays}) > 1:
         raise UsageError(
             "got trainings on different numbers of points; expected the same points in each, by different seeds"
@@ -140,21 +143,20 @@ class _Outputs:
         return outputs[own] - outputs.masked_fill(own, -torch.inf).logsumexp(1)
 
 
-def _weights(at: Any, remove: Any, items: int) -> Any:
-    """Where to differentiate: as told, or at the share that stays of all points, or halfway to the removal of a group."""
-    if at is not None and remove is not None:
-        raise UsageError("got at= and remove=; expected one of them: remove= says at which weights to differentiate")
-    if remove is None:
-        return 1.0 if at is None else at
+def _halfway(loop: Loop, remove: Any) -> dict[str, Any]:
+    """Where to differentiate: at the share that stays of all points, or with half the weight of a group.
+
+    A share of all that Adam, which does not see the scale of a loss, would not notice is a share of the rates in its place.
+    """
     if isinstance(remove, float):
         if not 0 <= remove < 1:
             raise UsageError(
                 f"got remove={remove}; expected a share of the points, 0 ≤ share < 1, or the points themselves"
             )
-        return 1 - remove
-    weights = np.ones(items)
-    weights[np.asarray(remove)] = 0.5
-    return weights
+        return {"at" if loop.sees_scale else "rate": 1 - remove}
+    weights = np.ones(loop.items)
+    weights[points_of(remove, loop.items)] = 0.5
+    return {"at": weights}
 
 
 def _array(values: Tensor) -> np.ndarray:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
-from torch.func import grad, jvp, vmap
+from torch import Tensor, nn
 
-from ntkscope.core import Inputs, NumericalError, Params, Snapshot
-from ntkscope.training.replays.loop import Loop, precise
+from ntkscope.core import NumericalError, Params, Snapshot
+from ntkscope.training.replays.loop import Loop, refuse_moving_buffers
+from ntkscope.training.replays.products import Products
 from ntkscope.training.replays.updates import updated
 
-Batch = tuple[Tensor, Inputs, Tensor]
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-8}  # of the norm of one product with the second derivative
-FAST = "forward over backward"
-FORWARD = 1e-3  # of the norm of an update: a differentiable step against the optimizer's own
+ROUNDING = 64  # units in the last place by which a step, computed again, may differ
+SAME = {torch.float32: 1e-4, torch.float64: 1e-8}  # and by this share of the update of each parameter
+SAME_ON_GPU = (
+    1e-2  # of the whole update: sums are not in one order there, and Adam enlarges the rounding of what is near 0
+)
 
 
 @dataclass(frozen=True)
@@ -39,161 +39,81 @@ class Pulled:
     decay: Float[Tensor, " k"]
 
 
-class Puller:
-    """Pulls adjoints back through the steps of a loop; `checks` says what was compared, and how far it was apart.
+def pull(
+    loop: Loop, products: Products, state: Snapshot, after: Snapshot, adjoint: Adjoint, weights: Tensor, check: bool
+) -> Pulled:
+    """One step back, from `after` to `state`.
 
-    A step is `g = ∂L/∂θ`, then an update of each number alone. Of k adjoints u of g it needs `∂²L/∂θ² u` and, for every
-    item of the batch, `∂²L/∂w∂θ u = ∇ℓ · u / b`: both are the derivative along u of the gradient by θ and w, for `together`
-    of the u at a time. Where an operation has no forward derivative they are second backward passes, one u after another.
+    A step is `g = ∂L/∂θ`, then an update of each number alone. The update's own derivative gives the adjoints u of g; then
+    `∂²L/∂θ² u` joins those of θ, and `∂²L/∂w∂θ u` is those of the weights of the batch.
     """
+    refuse_moving_buffers(loop, state, after)
+    batch = loop.batch(state.step)
+    on = weights[batch[0]]
+    gradient = products.gradient(state, batch, on, sorted(loop.learning(state.step) & loop.rules.keys()))
+    cotangents, before, rate, decay = _through_update(loop, state, after, gradient, adjoint)
+    for name, row in padding_rows(loop.model).items():  # never learned: the gradient there is 0, whatever the loss is
+        if name in cotangents:
+            cotangents[name][:, row] = 0
+    curved, by_item = products(state, batch, on, gradient, cotangents, check)
+    params = {name: before.params[name] + curved[name] for name in before.params}
+    return Pulled(Adjoint(params, before.moments), by_item, rate, decay)
 
-    def __init__(self, loop: Loop, together: int) -> None:
-        self.loop, self.together = loop, together
-        self.way = FAST
-        self.checks: list[tuple[int, float, float]] = []  # step, apart from plain, plain apart from float64
 
-    def pull(self, state: Snapshot, after: Snapshot, adjoint: Adjoint, weights: Tensor, check: bool) -> Pulled:
-        """One step back from `after` to `state`; with `check`, one adjoint is pulled back in a plain way too."""
-        loop, step = self.loop, state.step
-        batch, learning = loop.batch(step), sorted(loop.learning(step) & loop.rules.keys())
-        on = weights[batch[0]]
-        gradient = {name: value for name, value in self._gradient(state, batch, on).items() if name in learning}
-        cotangents, before, rate, decay = self._through_update(state, after, gradient, adjoint, learning)
-        curved, by_item = self._second(state, batch, on, cotangents)
-        if check:
-            curved, by_item = self._checked(state, batch, on, cotangents, curved, by_item)
-        params = {name: before.params[name] + curved[name] for name in before.params}
-        return Pulled(Adjoint(params, before.moments), by_item, rate, decay)
+def padding_rows(model: nn.Module) -> dict[str, int]:
+    """The rows of embeddings that no gradient reaches."""
+    return {
+        f"{name}.weight" if name else "weight": module.padding_idx
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
+    }
 
-    def _gradient(self, state: Snapshot, batch: Batch, on: Tensor) -> Params:
-        return grad(lambda params: self.loop.objective(state, batch, params, on))(dict(state.params))
 
-    def _through_update(
-        self, state: Snapshot, after: Snapshot, gradient: Params, adjoint: Adjoint, learning: list[str]
-    ) -> tuple[Params, Adjoint, Tensor, Tensor]:
-        """The adjoints of gradients, parameters and moments, rate and decay: the update's own derivative."""
-        params = {name: value.detach().clone().requires_grad_() for name, value in state.params.items()}
-        gradient = {name: value.detach().clone().requires_grad_() for name, value in gradient.items()}
-        moments = {
-            name: {key: value.detach().clone().requires_grad_(key != "step") for key, value in one.items()}
-            for name, one in state.optimizer.items()
-        }
-        some = next(iter(params.values()))
-        factor, decay = (torch.full((), v, dtype=some.dtype, device=some.device).requires_grad_() for v in (1.0, 0.0))
-        with torch.enable_grad():
-            rated = factor * self.loop.rate(state.step)
-            new, made = updated(self.loop.rules, params, gradient, moments, rated, decay, learning)
-        self._same_step(state, after, new, learning)
-        outputs, cotangents = [], []
-        for name, value in new.items():
-            outputs.append(value)
-            cotangents.append(adjoint.params[name])
-        for key, cotangent in adjoint.moments.items():
-            name, _, moment = key.rpartition("/")
-            outputs.append(made[name][moment])
-            cotangents.append(cotangent)
-        flat = {f"{name}/{key}": v for name, one in moments.items() for key, v in one.items() if v.requires_grad}
-        inputs = [*params.values(), *gradient.values(), *flat.values(), factor, decay]
-        found = torch.autograd.grad(outputs, inputs, grad_outputs=cotangents, is_grads_batched=True, allow_unused=True)
-        k = len(cotangents[0])
-        parts = iter(v.new_zeros(k, *v.shape) if part is None else part for v, part in zip(inputs, found))
-        by_params = {name: next(parts) for name in params}
-        by_gradient = {name: next(parts) for name in gradient}
-        by_moments = {key: next(parts) for key in flat}
-        return by_gradient, Adjoint(by_params, by_moments), next(parts), next(parts)
+def _through_update(
+    loop: Loop, state: Snapshot, after: Snapshot, gradient: Params, adjoint: Adjoint
+) -> tuple[Params, Adjoint, Tensor, Tensor]:
+    """The adjoints of gradients, parameters and moments, of the rate's logarithm and of the decay."""
+    params = {name: value.detach().clone().requires_grad_() for name, value in state.params.items()}
+    gradient = {name: value.detach().clone().requires_grad_() for name, value in gradient.items()}
+    moments = {
+        name: {key: value.detach().clone().requires_grad_(key != "step") for key, value in one.items()}
+        for name, one in state.optimizer.items()
+    }
+    some = next(iter(params.values()))
+    factor, decay = (torch.full((), v, dtype=some.dtype, device=some.device).requires_grad_() for v in (1.0, 0.0))
+    with torch.enable_grad():
+        new, made = updated(loop.rules, params, gradient, moments, factor * loop.factor(state.step), decay)
+    _same_step(state, after, new)
+    outputs = list(new.values())
+    cotangents = [adjoint.params[name] for name in new]
+    for key, cotangent in adjoint.moments.items():
+        name, _, moment = key.rpartition("/")
+        outputs.append(made[name][moment])
+        cotangents.append(cotangent)
+    flat = {f"{name}/{key}": v for name, one in moments.items() for key, v in one.items() if v.requires_grad}
+    inputs = [*params.values(), *gradient.values(), *flat.values(), factor, decay]
+    found = torch.autograd.grad(outputs, inputs, grad_outputs=cotangents, is_grads_batched=True, allow_unused=True)
+    k = len(cotangents[0])
+    parts = iter(v.new_zeros(k, *v.shape) if part is None else part for v, part in zip(inputs, found))
+    by_params, by_gradient, by_moments = ({name: next(parts) for name in one} for one in (params, gradient, flat))
+    return by_gradient, Adjoint(by_params, by_moments), next(parts), next(parts)
 
-    def _same_step(self, state: Snapshot, after: Snapshot, new: Mapping[str, Tensor], learning: list[str]) -> None:
-        """The differentiable step is the one that was taken, or nothing said about it would hold."""
-        moved = sum(float((after.params[n] - state.params[n]).double().square().sum()) for n in learning) ** 0.5
-        size = max((float(after.params[n].abs().max()) for n in learning), default=0.0)
-        apart = sum(float((new[n].detach() - after.params[n]).double().square().sum()) for n in learning) ** 0.5
-        rounding = (
-            64 * torch.finfo(next(iter(new.values())).dtype).eps * size * sum(map(Tensor.numel, new.values())) ** 0.5
-        )
-        if not apart <= FORWARD * moved + rounding:
+
+def _same_step(state: Snapshot, after: Snapshot, new: Mapping[str, Tensor]) -> None:
+    """The differentiable step is the one that was taken, or nothing said about it would hold."""
+
+    def norm(one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: list[str]) -> float:
+        return sum(float((one[n].detach() - other[n]).double().square().sum()) for n in names) ** 0.5
+
+    some = next(iter(new.values()))
+    on_gpu, eps = some.device.type == "cuda", torch.finfo(some.dtype).eps
+    for names in [list(new)] if on_gpu else [[name] for name in new]:
+        moved, apart = norm(after.params, state.params, names), norm(new, after.params, names)
+        size = sum(float(after.params[n].double().square().sum()) for n in names) ** 0.5
+        allowed = (SAME_ON_GPU if on_gpu else SAME.get(some.dtype, 1e-2)) * moved + ROUNDING * eps * (size + moved)
+        if not apart <= allowed:
             raise NumericalError(
                 f"step {state.step}, computed again to be differentiated, differs by {apart:.3g} from the update that training"
-                f" made, of size {moved:.3g}; expected a training that gives the same numbers every time: random numbers with a"
-                " seed, the same batches, an optimizer that nothing else changes"
+                f" made of {', '.join(names[:3])}, of size {moved:.3g}; expected a training that gives the same numbers every"
+                " time: random numbers with a seed, the same batches, gradients that nothing else changes"
             )
-
-    def _second(self, state: Snapshot, batch: Batch, on: Tensor, cotangents: Params) -> tuple[Params, Tensor]:
-        if self.way == FAST:
-            try:
-                return self._forward_over_backward(state, batch, on, cotangents)
-            except (RuntimeError, NotImplementedError) as error:
-                if "out of memory" in str(error):
-                    raise
-                self.way = f"backward twice, since {str(error).strip().splitlines()[0][:200]}"
-        return self._backward_twice(state, batch, on, cotangents)
-
-    def _forward_over_backward(
-        self, state: Snapshot, batch: Batch, on: Tensor, cotangents: Params
-    ) -> tuple[Params, Tensor]:
-        params = dict(state.params)
-        gradient = grad(lambda p, w: self.loop.objective(state, batch, p, w), argnums=(0, 1))
-
-        def one(u: Params) -> tuple[Params, Tensor]:
-            along = {name: u[name] if name in u else torch.zeros_like(value) for name, value in params.items()}
-            return jvp(lambda p: gradient(p, on), (params,), (along,))[1]
-
-        return vmap(one, randomness="same", chunk_size=self.together)(cotangents)
-
-    def _backward_twice(
-        self, state: Snapshot, batch: Batch, on: Tensor, cotangents: Params, dtype: torch.dtype | None = None
-    ) -> tuple[Params, Tensor]:
-        """The same without `torch.func`, perhaps in another precision."""
-        real = next(iter(state.params.values())).dtype if dtype is None else dtype
-        params = {name: value.detach().to(real).requires_grad_() for name, value in state.params.items()}
-        on = on.detach().to(real).requires_grad_()
-        with torch.enable_grad():
-            loss = self.loop.objective(state, batch if dtype is None else precise(batch, real), params, on)
-            gradient = torch.autograd.grad(
-                loss, [params[n] for n in cotangents], create_graph=True, allow_unused=True, materialize_grads=True
-            )
-        rows: list[Any] = []
-        for row in range(len(next(iter(cotangents.values())))):
-            directions = [value[row].to(real) for value in cotangents.values()]
-            rows.append(
-                torch.autograd.grad(
-                    gradient,
-                    [*params.values(), on],
-                    grad_outputs=directions,
-                    retain_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-            )
-        parts = [torch.stack(part) for part in zip(*rows, strict=True)]
-        return dict(zip(params, parts)), parts[-1]
-
-    def _checked(
-        self, state: Snapshot, batch: Batch, on: Tensor, cotangents: Params, curved: Params, by_item: Tensor
-    ) -> tuple[Params, Tensor]:
-        """One adjoint once more, plainly and in float64; where the fast way differs, plain passes take its place."""
-        row = state.step % len(by_item)
-        one = {name: value[row : row + 1] for name, value in cotangents.items()}
-        plain = _flat(*self._backward_twice(state, batch, on, one))
-        fine = _flat(*self._backward_twice(state, batch, on, one, torch.float64))
-        fast = _flat({name: value[row : row + 1] for name, value in curved.items()}, by_item[row : row + 1])
-        apart = _relative(fast, plain)
-        self.checks.append((state.step, apart, _relative(plain, fine)))
-        if apart <= TOLERANCE.get(by_item.dtype, 1e-2):
-            return curved, by_item
-        if self.way != FAST:
-            raise NumericalError(
-                f"the second derivative of the loss at step {state.step}, computed twice, differs by {apart:.2g} of its norm;"
-                " expected a loss that gives the same numbers every time"
-            )
-        self.way = f"backward twice, since the fast way was {apart:.2g} apart at step {state.step}"
-        return self._backward_twice(state, batch, on, cotangents)
-
-
-def _flat(params: Params, by_item: Tensor) -> Tensor:
-    return torch.cat([*(value.flatten().double() for value in params.values()), by_item.flatten().double()])
-
-
-def _relative(one: Tensor, other: Tensor) -> float:
-    """The distance, of the other's norm; 0 where both are 0."""
-    distance, size = float((one - other).norm()), float(other.norm())
-    return distance / size if size else float(distance > 0)

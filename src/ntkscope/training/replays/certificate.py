@@ -14,9 +14,10 @@ class ReplayCertificate:
     """`predicted`, `measured`: how k functions change along random directions of the items' weights, by the derivative and by
     central differences of two retrainings of size `step`.
 
-    `products`: how far second derivatives were from plain passes at most, of their norm; `rounding`: plain passes from
-    float64, where a ReLU may be on its other side. `reproduced`: whether the training, run again, ended in the recorded bits
-    (None where no end was recorded, or items were weighted). `way`: how second derivatives were computed.
+    `products`: how far products with the second derivative were from plain ones at most, of their norm; `rounding`: plain
+    ones from float64, where a ReLU may be on its other side; `differences`: those from differences of gradients; NaN where a
+    network takes no float64. `reproduced`: whether the training, run again, ended in the recorded bits (None where no end was
+    recorded, or items were weighted). `way`: how products were computed, and why not in the fastest way.
     """
 
     predicted: Float[Tensor, "d k"]
@@ -24,6 +25,7 @@ class ReplayCertificate:
     step: float
     products: float
     rounding: float
+    differences: float
     reproduced: bool | None
     way: str
 
@@ -43,5 +45,6 @@ class ReplayCertificate:
     def __repr__(self) -> str:
         return (
             f"ReplayCertificate(relative error {self.relative_error:.2g}, correlation {self.correlation:.4f} against"
-            f" {len(self.measured)} pairs of retrainings; products {self.products:.1g}, rounding {self.rounding:.1g})"
+            f" {len(self.measured)} pairs of retrainings; products {self.products:.1g}, rounding {self.rounding:.1g},"
+            f" differences {self.differences:.1g})"
         )

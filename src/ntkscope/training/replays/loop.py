@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Int64
@@ -13,33 +14,44 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ntkscope.core import Inputs, Params, Snapshot, UsageError
-from ntkscope.core.identity import identity
+from ntkscope.core.identity import identity, network_identity
 from ntkscope.core.model.calling import arguments, call, logits
 from ntkscope.core.model.copies import own_copy
 from ntkscope.core.model.tree import move
 from ntkscope.core.random import kept_randomness
 from ntkscope.training.evaluation import modes_kept
 from ntkscope.training.optimizers import load_optimizer_state, optimizer_state
-from ntkscope.training.replays.updates import update_rules
+from ntkscope.training.replays.updates import sgd, update_rules
 from ntkscope.training.snapshots import restore, take
+
+Batch: TypeAlias = tuple[Tensor, Inputs, Tensor]
 
 
 class Loop(ABC):
     """A training loop that can be replayed. Subclass it for a loop of your own: say what a batch is, and its losses.
 
-    Step t draws `batch(t)`, minimises `Σ losses / b` by one step of `optimizer` at `rate(t)` times its rates, with the model in
-    training mode. Every call must give the same numbers. `model` is where the training starts; neither it nor the optimizer,
-    which must have taken no step, is changed. A model that draws random numbers while it trains needs `seed(t)`, which the loop
-    passed to `torch.manual_seed` before the forward pass of step t.
+    Step t draws `batch(t)` and minimises `Σ losses / b` by one step of `optimizer` at `rate(t)` times its rates (where a
+    scheduler has set others, times its `initial_lr`), with the model in training mode. Every call must give the same numbers.
+    `model` is where the training starts; neither it nor the optimizer, which must have taken no step, is changed. A model that
+    draws random numbers while it trains needs `seed(t)`, which the loop passed to `torch.manual_seed` before step t.
     """
 
+    pace = 1.0  # a factor on all rates, for a training slower than the one that was
+
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, items: int, steps: int) -> None:
-        if optimizer.state:
-            raise UsageError("the optimizer has taken steps; expected one as it was before training")
         self.rules = update_rules(optimizer, model)
+        if any(key not in ("step",) for state in optimizer.state.values() for key in state):
+            raise UsageError("the optimizer has taken steps; expected one as it was before training")
+        for module in model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (module.sparse or module.scale_grad_by_freq):
+                raise UsageError(
+                    f"got {module} with sparse=True or scale_grad_by_freq=True, whose gradient has no second derivative;"
+                    " expected neither"
+                )
         self.items, self.steps = items, steps
+        names = {parameter: name for name, parameter in model.named_parameters()}
         self._groups = [
-            {**group, "params": [name for name, p in model.named_parameters() if any(p is q for q in group["params"])]}
+            {**group, "params": [names[p] for p in group["params"]], "lr": group.get("initial_lr", group["lr"])}
             for group in optimizer.param_groups
         ]
         self._kind = type(optimizer)
@@ -65,38 +77,48 @@ class Loop(ABC):
         """What the loop seeds PyTorch's generator with before this step's forward pass."""
         return None
 
-    def told(self) -> str:
-        """What tells this training from others, for a replay that is resumed."""
-        ends = [self.batch(step) for step in {0, max(0, self.steps - 1)}]
-        rules = {name: options for name, (_, options) in self.rules.items()}
-        return identity(type(self).__qualname__, self.start.params, self.start.buffers, self.steps, rules, ends)
-
     # -- what the replay asks --------------------------------------------------------------------------------------
+
+    def told(self) -> str:
+        """What tells this training from others, for a replay that is resumed. Goes over all batches."""
+        functions = [
+            vars(kind).get(name) for kind in type(self).__mro__ for name in ("batch", "losses", "rate", "seed")
+        ]
+        steps = [(self.batch(step), self.rate(step), self.seed(step)) for step in range(self.steps)]
+        return identity(functions, self._kind.__qualname__, self._groups, network_identity(self.model), steps)
+
+    @property
+    def sees_scale(self) -> bool:
+        """Whether a smaller loss is a slower training; Adam divides by the gradient's size."""
+        return all(rule is sgd for rule, _ in self.rules.values())
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    def factor(self, step: int) -> float:
+        """The factor on the rates of `optimizer` at this step."""
+        return self.pace * self.rate(step)
+
     def learning(self, step: int) -> set[str]:
         """The parameters that learn at this step."""
         return self.trained
 
-    def objective(
-        self, state: Snapshot, batch: tuple[Tensor, Inputs, Tensor], params: Params, weights: Tensor
-    ) -> Tensor:
+    def objective(self, state: Snapshot, batch: Batch, params: Params, weights: Tensor) -> Tensor:
         """The loss that the step after `state` minimises, as a function of parameters and of weights on its items."""
         _, x, y = batch
-        with self.randomness(state), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
-            args, options = arguments(self.model, x)
-            dtype = next(iter(params.values())).dtype
-            buffers = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.buffers.items()}
-            outputs = logits(functional_call(self.model, {**params, **buffers}, args, options))
-            each = self.losses(outputs, y)
-        if each.ndim != 1:
-            raise UsageError(f"got losses of shape {tuple(each.shape)}; expected one per item, ({len(weights)},)")
-        return self.weighed(each, weights, state.step)
+        args, options = arguments(self.model, x)
+        real = next(iter(params.values())).dtype
+        buffers = {k: v.to(real) if v.is_floating_point() else v for k, v in state.buffers.items()}
+        # The fused kernels of attention have no second derivative.
+        with modes_kept(self.model), self.randomness(state), sdpa_kernel(SDPBackend.MATH):
+            outputs = logits(functional_call(self.model.train(), {**params, **buffers}, args, options))
+            return self.weighed(self.losses(outputs, y), weights, state.step)
 
     def weighed(self, each: Tensor, weights: Tensor, step: int) -> Tensor:
+        """The loss of a batch."""
+        if each.shape != weights.shape:
+            raise UsageError(f"got losses of shape {tuple(each.shape)}; expected one per item, ({len(weights)},)")
         return (weights * each).sum() / len(each)
 
     @contextmanager
@@ -117,24 +139,23 @@ class Loop(ABC):
     def path(self, state: Snapshot, until: int, weights: Tensor) -> Iterator[Snapshot]:
         """The states after `state`, one per step, up to step `until`: the training itself, its items weighted."""
         model = self.model
-        restore(model, state)
         own = dict(model.named_parameters())
+        names: dict[Tensor, str] = {parameter: name for name, parameter in own.items()}
         groups = [{**group, "params": [own[name] for name in group["params"]]} for group in self._groups]
         optimizer = self._kind(groups)  # type: ignore[call-arg]
-        load_optimizer_state(optimizer, own, state.optimizer)
         rates = [group["lr"] for group in optimizer.param_groups]
-        names: dict[Tensor, str] = {parameter: name for name, parameter in own.items()}
         for step in range(state.step, until):
+            restore(model, state)
+            load_optimizer_state(optimizer, own, state.optimizer)
             learning = self.learning(step)
             for name, parameter in own.items():
                 parameter.requires_grad_(name in learning)
             for group, rate in zip(optimizer.param_groups, rates):
-                group["lr"] = rate * self.rate(step)
+                group["lr"] = rate * self.factor(step)
             optimizer.zero_grad(set_to_none=True)
             rows, x, y = self.batch(step)
             with modes_kept(model), torch.enable_grad(), self.randomness(state):
-                outputs = call(model.train(), x)
-                self.weighed(self.losses(outputs, y), weights[rows], step).backward()
+                self.weighed(self.losses(call(model.train(), x), y), weights[rows], step).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             state = take(model, step + 1, 0, optimizer=optimizer_state(optimizer, names))
@@ -159,7 +180,7 @@ def state_bytes(state: Snapshot) -> int:
     return sum(value.numel() * value.element_size() for value in every)
 
 
-def precise(batch: tuple[Tensor, Inputs, Tensor], dtype: torch.dtype) -> tuple[Tensor, Inputs, Tensor]:
+def precise(batch: Batch, dtype: torch.dtype) -> Batch:
     """The batch with its real numbers in another precision."""
     rows, x, y = batch
     return rows, move(x, None, dtype), move(y, None, dtype)

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import Inputs, Part, Snapshot, UsageError
-from ntkscope.core.identity import identity
+from ntkscope.core.identity import identity, network_identity
 from ntkscope.core.model.copies import own_copy
 from ntkscope.core.random import kept_randomness
+from ntkscope.core.types import fingerprint
+from ntkscope.training import resuming
 from ntkscope.training.optimizers import make_optimizer
 from ntkscope.training.replays.loop import Loop
 from ntkscope.training.run import Run
+from ntkscope.training.schedules import Schedule
 from ntkscope.training.snapshots import restore
+from ntkscope.training.store import SnapshotStore
 from ntkscope.training.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Paced(Schedule):
+    """A schedule at another pace."""
+
+    schedule: Schedule
+    pace: float
+
+    def factor(self, step: int, per_epoch: int, total: int) -> float:
+        return self.pace * self.schedule.factor(step, per_epoch, total)
 
 
 class RecordedFit(Loop):
@@ -45,13 +60,27 @@ class RecordedFit(Loop):
             )
         self.final = store[end]
         self._settings = replace(settings, stop=None, on_step=None, measure=False)
-        self._part = trajectory.run.part.to(trajectory.run.device)
+        self._part = trajectory.run.part
         model = own_copy(trajectory.run.model, "a replay must not change the model")
         restore(model, store[0])
         optimizer = make_optimizer(settings.optimizer, list(model.parameters()), **settings.update_rule())
         super().__init__(model, optimizer, items=len(self._part), steps=end)
         self.start = store[0]
         self._run = Run(self.model, self._part, self._settings)
+        self._verify(trajectory, store)
+
+    def _verify(self, trajectory: Trajectory, store: SnapshotStore) -> None:
+        """Network, data and settings are still those of the store, and the first update is the one it kept."""
+        restore(self.model, self.start)
+        run = Run(self.model, self._part, replace(trajectory.run.settings, on_step=None))
+        data = fingerprint(self._part.x, self._part.y, self._part.extras)
+        store.begin({**resuming.describe(run, data, None), "snapshots": trajectory.steps}, resuming.answers(run))
+        run.settings = self._settings
+        if store.first is not None and self.steps:
+            run.load(self.start)
+            run.rehearse()
+            resuming.compare_first(store, store.first, resuming.first_update(run))
+        self._part = self._part.to(self.device)
 
     def batch(self, step: int) -> tuple[Tensor, Inputs, Tensor]:
         rows, part = self._run.batch(step)
@@ -64,14 +93,21 @@ class RecordedFit(Loop):
         return self._settings.rate.factor(step, self._run.per_epoch, self._run.total)
 
     def told(self) -> str:
-        return identity(super().told(), self._settings.describe(), self._part.y, self._part.extras)
+        return identity(
+            self._settings.describe(),
+            network_identity(self.model),
+            self.steps,
+            self._part.x,
+            self._part.y,
+            self._part.extras,
+        )
 
     def learning(self, step: int) -> set[str]:
         return self._run.learning(step)
 
     def weighed(self, each: Tensor, weights: Tensor, step: int) -> Tensor:
         own = self._part.extras.get("weights")
-        if own is None:
+        if own is None or each.shape != weights.shape:
             return super().weighed(each, weights, step)
         rows = self.batch(step)[0]
         return (own[rows] * weights * each).sum() * (self.items / len(each))
@@ -90,7 +126,7 @@ class RecordedFit(Loop):
         if own is not None or not bool((weights == 1).all()):
             own = torch.full_like(weights, 1 / self.items) if own is None else own
             part = Part(part.x, part.y, {"weights": own * weights})
-        run = Run(self.model, part, self._settings)
+        run = Run(self.model, part, replace(self._settings, schedule=Paced(self._settings.rate, self.pace)))
         run.load(state)
         while run.step < until:
             run.advance(run.step + 1)

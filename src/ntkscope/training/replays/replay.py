@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Params, Snapshot, UsageError, generator
-from ntkscope.core.checked import CountOrZero
+from ntkscope.core.arguments import plain_array
+from ntkscope.core.checked import CountOrZero, Positive
 from ntkscope.core.errors import RecordError
 from ntkscope.core.files.atomic import remove_leftovers
 from ntkscope.core.files.lock import FolderLock
@@ -23,9 +26,9 @@ from ntkscope.core.progress import Progress, counter
 from ntkscope.core.shown import Shown
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.training.evaluation import evaluating
-from ntkscope.training.replays.adjoint import Puller
 from ntkscope.training.replays.certificate import ReplayCertificate
 from ntkscope.training.replays.loop import Loop
+from ntkscope.training.replays.products import Products
 from ntkscope.training.replays.recorded import RecordedFit
 from ntkscope.training.replays.states import States
 from ntkscope.training.replays.sweep import way_back
@@ -35,6 +38,7 @@ from ntkscope.training.trajectory import Trajectory
 Function = Callable[[nn.Module], Tensor]
 DIFFERENCE = {torch.float64: 1e-5}  # of the weights, in central differences
 COARSE = 5e-2  # in other precisions, where rounding alone moves a training more than a smaller difference would
+TRUSTED = 0.5  # relative error of the derivative against retrainings above which a replay warns
 ELSEWHERE = 1e-2  # of the way from the start, by which the training may end elsewhere on another machine
 
 
@@ -67,6 +71,7 @@ def replay(
     of: Function,
     *,
     at: Any = 1.0,
+    rate: Positive = 1.0,
     directions: CountOrZero = 1,
     memory: str | int | float = "2GiB",
     store: str | os.PathLike[str] | None = None,
@@ -79,7 +84,8 @@ def replay(
     one, of the trained network in evaluation mode. The training runs again, every item's loss times `at` (a number, or one
     per item), and is then gone through backwards: `λ_t = (∂s_{t+1} / ∂s_t)ᵀ λ_{t+1}` for the state s of parameters and
     moments, `∂f / ∂w_i = Σ_t λ_{t+1}ᵀ ∂s_{t+1} / ∂w_i`. At 1 this is the derivative at the training as it was; at the share
-    of points that stay when some are removed at random it predicts best what their removal does.
+    of points that stay when some are removed at random it predicts best what their removal does. Adam does not see the scale
+    of a loss: there the same is had with all rates times that share, `rate=`.
 
     Cost: the training, once or twice, and per step and function two trainings' worth of arithmetic. `memory` holds states,
     adjoints and products; `store=DIR` keeps states there, and a replay that was killed is resumed to the same bits.
@@ -100,19 +106,28 @@ def replay(
     >>> replay(training, lambda model: model.weight.flatten()).weights
     tensor([[0.1250, 1.0000]])
     """
-    loop = RecordedFit(training) if isinstance(training, Trajectory) else training
+    loop = RecordedFit(training) if isinstance(training, Trajectory) else copy.copy(training)
     if not isinstance(loop, Loop):
         raise UsageError(
             f"got a training of type {type(training).__name__}; expected what fit(…, store=DIR) returned, or a Loop"
         )
-    on, half = _weights(at, loop), parse_bytes(memory) // 2
-    folder, told = None if store is None else Path(store), identity(loop.told(), on)
+    loop.pace = rate
+    on, budget = _weights(at, loop), parse_bytes(memory)
+    folder = None if store is None else Path(store)
+    told = "" if folder is None else identity(loop.told(), on, rate)
     with _opened(folder), counter(loop.steps * (2 + 2 * directions), "replay", progress) as bar:
-        states = States(loop, on, half, folder, told, bar)
+        states = States(loop, on, budget, folder, told, bar)
         reproduced = _reproduced(loop, states.last, on)
         values, end = _end(loop, of, states.last)
-        found, puller = way_back(states, end, half, folder, identity(told, *end.values()), bar)
-        certificate = _certified(loop, of, on, found.weights, puller, directions, seed, reproduced, bar)
+        found, products = way_back(states, end, budget, folder, identity(told, *end.values()), bar)
+        certificate = _certified(loop, of, on, found.weights, products, directions, seed, reproduced, bar)
+    if certificate.relative_error > TRUSTED:
+        warnings.warn(
+            f"of what two retrainings do the derivative misses {certificate.relative_error:.0%} ({certificate!r}): the"
+            " training is too rough to be described to first order; average over seeds, or train at lower rates",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return Replay(values, found.weights, found.rate, found.decay, found.initial, on, certificate, loop, of)
 
 
@@ -129,18 +144,23 @@ def _after(loop: Loop, of: Function, weights: Tensor, bar: Progress[int] | None 
 def _end(loop: Loop, of: Function, state: Snapshot) -> tuple[Float[Tensor, " k"], Params]:
     """The functions of the trained network, and their gradients."""
     names, parameters = zip(*loop.model.named_parameters())
-    with torch.enable_grad():
-        for parameter in parameters:
-            parameter.requires_grad_(True)
-        values = _asked(loop, of, state)
-        if not values.requires_grad:
-            raise UsageError(
-                "of(model) does not depend on the model's parameters; expected numbers made of its outputs"
-            )
-        rows = [
-            torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
-            for value in values
-        ]
+    wanted = [parameter.requires_grad for parameter in parameters]
+    try:
+        with torch.enable_grad():
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+            values = _asked(loop, of, state)
+            if not values.requires_grad:
+                raise UsageError(
+                    "of(model) does not depend on the model's parameters; expected numbers made of its outputs"
+                )
+            rows = [
+                torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+                for value in values
+            ]
+    finally:
+        for parameter, own in zip(parameters, wanted):
+            parameter.requires_grad_(own)
     return values.detach(), {name: torch.stack(part) for name, part in zip(names, zip(*rows))}
 
 
@@ -161,7 +181,7 @@ def _certified(
     of: Function,
     at: Tensor,
     by_weight: Tensor,
-    puller: Puller,
+    products: Products,
     directions: int,
     seed: int,
     reproduced: bool | None,
@@ -175,13 +195,14 @@ def _certified(
         signs = (torch.randint(0, 2, (loop.items,), generator=draw) * 2 - 1).to(at)
         up, down = (_after(loop, of, at + sign * size * signs, bar) for sign in (1, -1))
         predicted[number], measured[number] = by_weight @ signs, (up - down) / (2 * size)
-    products, rounding = (max((check[i] for check in puller.checks), default=0.0) for i in (1, 2))
-    return ReplayCertificate(predicted, measured, size, products, rounding, reproduced, puller.way)
+    apart, rounding, differences = (max((check[i] for check in products.checks), default=0.0) for i in (1, 2, 3))
+    way = products.way + (f", since {products.reason}" if products.reason else "")
+    return ReplayCertificate(predicted, measured, size, apart, rounding, differences, reproduced, way)
 
 
 def _reproduced(loop: Loop, last: Snapshot, weights: Tensor) -> bool | None:
     """Whether the training ended in the recorded bits; an error where it ended elsewhere."""
-    if not isinstance(loop, RecordedFit) or not bool((weights == 1).all()):
+    if not isinstance(loop, RecordedFit) or loop.pace != 1 or not bool((weights == 1).all()):
         return None
     final = loop.final
     if all(torch.equal(last.params[name], value) for name, value in final.params.items()):
@@ -211,7 +232,10 @@ def _opened(folder: Path | None) -> AbstractContextManager[object]:
 
 def _weights(at: Any, loop: Loop) -> Float[Tensor, " n"]:
     some = next(iter(loop.start.params.values()))
-    weights = torch.as_tensor(at, dtype=some.dtype, device=some.device)
+    values = plain_array(at, "at")
+    if values.dtype.kind not in "fiu":
+        raise UsageError(f"got weights {at!r:.60}; expected a number ≥ 0, or one per training point, ({loop.items},)")
+    weights = torch.as_tensor(values, dtype=some.dtype, device=some.device)
     if weights.shape not in ((), (loop.items,)) or not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
         raise UsageError(
             f"got weights of shape {tuple(weights.shape)}; expected a number ≥ 0, or one per training point, ({loop.items},)"

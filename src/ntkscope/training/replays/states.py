@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +29,12 @@ class States:
         self.loop, self.weights, self.folder, self.identity = loop, weights, folder, identity
         self._kept: dict[int, Snapshot] = {0: loop.start}
         steps = loop.steps
-        first = next(loop.path(loop.start, 1, weights)) if steps else loop.start
+        first = next(loop.path(loop.start, 1, weights), loop.start)
         refuse_moving_buffers(loop, loop.start, first)
         size = max(1, state_bytes(first))
-        stride = _stride(steps, memory // size, on_disk=folder is not None)
+        stride = _stride(steps, memory // 2 // size, on_disk=folder is not None)
         if stride is None:
-            least = size * (2 * math.isqrt(max(1, steps - 1)) + 2)
+            least = 2 * size * min(s - (-steps // s) for s in range(1, max(1, steps) + 1))
             raise over_budget(
                 memory, least, f"for the states of {steps} steps", "raise memory=, or give store=, a folder"
             )
@@ -81,21 +82,25 @@ class States:
             self._kept[state.step] = state
 
     def _load(self, step: int) -> Snapshot:
-        if step in self._kept:
-            return self._kept[step]
-        return load_snapshot(self._file(step), store=self.identity)
+        """A state that is kept, or computed from the last one kept before it."""
+        state = self.loop.start
+        for before in range(step, 0, -1):
+            if before in self._kept or (self.folder is not None and self._file(before).exists()):
+                state = self._kept.get(before) or load_snapshot(self._file(before), store=self.identity)
+                break
+        return deque(self.loop.path(state, step, self.weights), maxlen=1).pop() if state.step < step else state
 
 
 def _stride(steps: int, room: int, *, on_disk: bool) -> int | None:
     """1 where all states can be kept, so that none is computed again, else the longest stretch for which there is room.
 
     >>> _stride(100, 1000, on_disk=False), _stride(100, 20, on_disk=False), _stride(100, 12, on_disk=True)
-    (1, 10, 11)
+    (1, 10, 10)
     >>> _stride(100, 12, on_disk=False)
     """
+    if on_disk:
+        return min(max(1, math.isqrt(steps)), room - 1) if room > 1 else None
     if steps < room:
         return 1
-    if on_disk:
-        return min(steps, room - 1) or 1 if room > 1 else None
     fitting = [s for s in range(1, max(1, steps) + 1) if s + -(-steps // s) <= room]
     return max(fitting, default=None)

@@ -5,7 +5,7 @@ PyTorch's own `differentiable=True` detaches the first momentum buffer from its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -81,6 +81,8 @@ def update_rules(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str
             f"got {type(optimizer).__name__}, whose update has no derivative here; expected one of"
             f" {', '.join(kind.__name__ for kind in RULES)}: train with one of them to replay the training"
         )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise UsageError("got an optimizer with hooks, which change its steps; expected one without")
     names = {parameter: name for name, parameter in model.named_parameters()}
     rules: dict[str, tuple[Rule, Mapping[str, Any]]] = {}
     for group in optimizer.param_groups:
@@ -90,8 +92,7 @@ def update_rules(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str
         if on:
             raise UsageError(f"got {type(optimizer).__name__} with {on[0]}=True, which is not replayed; leave it out")
         options = {key: value for key, value in group.items() if key != "params"}
-        for key in ("lr", "weight_decay"):
-            options[key] = float(options[key])
+        options |= {"lr": float(group.get("initial_lr", group["lr"])), "weight_decay": float(group["weight_decay"])}
         for parameter in group["params"]:
             if parameter not in names:
                 raise UsageError(
@@ -108,15 +109,13 @@ def updated(
     moments: Mapping[str, Mapping[str, Tensor]],
     factor: Any,
     decay: Any,
-    learning: Iterable[str],
 ) -> tuple[dict[str, Tensor], dict[str, Moments]]:
-    """The parameters and moments after an update of those that learn: rates times `factor`, weight decays plus `decay`."""
+    """The parameters and moments after an update of those with a gradient: rates times `factor`, decays plus `decay`."""
     new, after = dict(params), {name: dict(state) for name, state in moments.items()}
-    for name in learning:
-        if name in rules:
-            rule, options = rules[name]
-            rate, strength = options["lr"] * factor, options["weight_decay"] + decay
-            new[name], made = rule(options, params[name], gradients[name], after.get(name, {}), rate, strength)
-            if made:
-                after[name] = made
+    for name, gradient in gradients.items():
+        rule, options = rules[name]
+        rate, strength = options["lr"] * factor, options["weight_decay"] + decay
+        new[name], made = rule(options, params[name], gradient, after.get(name, {}), rate, strength)
+        if made:
+            after[name] = made
     return new, after
