@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ntkscope.core import NumericalError, Params, Snapshot
-from ntkscope.training.replays.loop import Loop, refuse_moving_buffers
+from ntkscope.training.replays.loop import Loop, padding_rows, refuse_moving_buffers
 from ntkscope.training.replays.products import Products
 from ntkscope.training.replays.updates import updated
 
@@ -58,15 +58,6 @@ def pull(
     curved, by_item = products(state, batch, on, gradient, cotangents, check)
     params = {name: before.params[name] + curved[name] for name in before.params}
     return Pulled(Adjoint(params, before.moments), by_item, rate, decay)
-
-
-def padding_rows(model: nn.Module) -> dict[str, int]:
-    """The rows of embeddings that no gradient reaches."""
-    return {
-        f"{name}.weight" if name else "weight": module.padding_idx
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
-    }
 
 
 def _through_update(

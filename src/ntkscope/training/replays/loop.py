@@ -85,7 +85,8 @@ class Loop(ABC):
             vars(kind).get(name) for kind in type(self).__mro__ for name in ("batch", "losses", "rate", "seed")
         ]
         steps = [(self.batch(step), self.rate(step), self.seed(step)) for step in range(self.steps)]
-        return identity(functions, self._kind.__qualname__, self._groups, network_identity(self.model), steps)
+        own = {name: value for name, value in vars(self).items() if name not in ("model", "start", "rules", "pace")}
+        return identity(functions, own, self._kind.__qualname__, network_identity(self.model), self.start.params, steps)
 
     @property
     def sees_scale(self) -> bool:
@@ -172,6 +173,15 @@ def refuse_moving_buffers(loop: Loop, before: Snapshot, after: Snapshot) -> None
                 f"training changes {name!r} of {owner or 'the model'} ({kind}), which is no parameter, so a replay would miss"
                 " it; expected a network without running statistics: use GroupNorm or LayerNorm, or track_running_stats=False"
             )
+
+
+def padding_rows(model: nn.Module) -> dict[str, int]:
+    """The rows of embeddings that no gradient reaches."""
+    return {
+        f"{name}.weight" if name else "weight": module.padding_idx
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
+    }
 
 
 def state_bytes(state: Snapshot) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 from ntkscope.core import NumericalError, Params, Snapshot, generator
-from ntkscope.training.replays.loop import Batch, Loop, precise
+from ntkscope.training.replays.loop import Batch, Loop, padding_rows, precise
 
 T = TypeVar("T")
 Product: TypeAlias = tuple[Params, Tensor]
@@ -21,7 +21,7 @@ AGREE = {
     torch.float32: 1e-3,
     torch.float64: 1e-8,
 }  # of the norm: one product from a plain one, a gradient from a plain one
-DIFFERENCE = 1e-8  # of the parameters, in float64: few enough activations lie so near a kink
+DIFFERENCE = 1e-8  # of the parameters, in float64, and ten times more at each try: few activations lie so near a kink
 DIFFERS = 1e-4  # of what a difference of gradients measures
 TRIES = 3  # differences before one is believed: a kink may lie within one of them
 
@@ -65,6 +65,11 @@ class Products:
                     product = self._forward_over_backward(state, batch, on, gradient, vectors)
                 else:
                     product = self._backward_twice(state, batch, on, vectors, together=self.way == WAYS[1])
+                if not all(bool(torch.isfinite(value).all()) for value in (*product[0].values(), product[1])):
+                    raise NumericalError(
+                        f"the derivative overflowed on its way back to step {state.step}: this training magnifies small changes"
+                        " without bound; expected a smaller learning rate, fewer steps, or float64"
+                    )
                 if check:
                     self._check(state, batch, on, vectors, product)
                 return product
@@ -129,7 +134,15 @@ class Products:
             each = [_allowed(back, u) for u in self._rows(vectors)]
             parts = [torch.cat(part) for part in zip(*each, strict=True)]
         else:
-            rows = [back(dict(zip(vectors, u))) for u in zip(*vectors.values(), strict=True)]
+            try:
+                rows = [back(dict(zip(vectors, u))) for u in zip(*vectors.values(), strict=True)]
+            except RuntimeError as error:
+                if fine or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                raise NumericalError(
+                    f"the loss has no second derivative at step {state.step} ({_head(error)}); expected operations that PyTorch"
+                    " differentiates twice, without inplace=True"
+                ) from error
             parts = [torch.stack(part) for part in zip(*rows, strict=True)]
         return dict(zip(params, parts)), parts[-1]
 
@@ -166,18 +179,20 @@ class Products:
         along = {
             n: sizes[n] * torch.randn(v.shape, generator=draw, dtype=v.dtype).to(v.device) for n, v in params.items()
         }
-        items = torch.randn(on.shape, generator=draw, dtype=torch.float64).to(on.device)
+        for name, row in padding_rows(self.loop.model).items():
+            along[name][row] = 0
+        items, step = torch.randn(on.shape, generator=draw, dtype=torch.float64).to(on.device), DIFFERENCE * 10**number
         batch, changes = precise(batch, torch.float64), []
         for sign in (1, -1):
-            moved = {n: (v + sign * DIFFERENCE * along[n]).requires_grad_() for n, v in params.items()}
+            moved = {n: (v + sign * step * along[n]).requires_grad_() for n, v in params.items()}
             with torch.enable_grad():
-                loss = self.loop.objective(state, batch, moved, on.double() + sign * DIFFERENCE * items)
+                loss = self.loop.objective(state, batch, moved, on.double() + sign * step * items)
                 gradient = torch.autograd.grad(loss, [moved[n] for n in vector])
             changes.append(sum(float((g * u[0]).sum()) for g, u in zip(gradient, vector.values(), strict=True)))
         terms = torch.cat([*((product[0][n][0] * along[n]).flatten() for n in params), product[1][0] * items])
-        measured, predicted = (changes[0] - changes[1]) / (2 * DIFFERENCE), float(terms.sum())
+        measured, predicted = (changes[0] - changes[1]) / (2 * step), float(terms.sum())
         # What rounding of the two sums leaves of the difference
-        noise = 1e-15 * max(map(abs, changes)) / DIFFERENCE
+        noise = 1e-15 * max(map(abs, changes)) / step
         return max(0.0, abs(measured - predicted) - 10 * noise) / max(float(terms.norm()), abs(measured), 1e-300)
 
 
@@ -188,7 +203,12 @@ def _allowed(compute: Callable[[Params], T], u: Params) -> T:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, NotImplementedError) as error:
-        raise Unfit(str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__) from error
+        raise Unfit(_head(error)) from error
+
+
+def _head(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _row(product: Product, row: int) -> Tensor:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Part, Snapshot, UsageError
 from ntkscope.core.identity import identity, network_identity
@@ -60,27 +60,14 @@ class RecordedFit(Loop):
             )
         self.final = store[end]
         self._settings = replace(settings, stop=None, on_step=None, measure=False)
-        self._part = trajectory.run.part
+        self._part = trajectory.run.part.to(trajectory.run.device)
         model = own_copy(trajectory.run.model, "a replay must not change the model")
         restore(model, store[0])
+        _verify(trajectory, store, model)
         optimizer = make_optimizer(settings.optimizer, list(model.parameters()), **settings.update_rule())
         super().__init__(model, optimizer, items=len(self._part), steps=end)
         self.start = store[0]
         self._run = Run(self.model, self._part, self._settings)
-        self._verify(trajectory, store)
-
-    def _verify(self, trajectory: Trajectory, store: SnapshotStore) -> None:
-        """Network, data and settings are still those of the store, and the first update is the one it kept."""
-        restore(self.model, self.start)
-        run = Run(self.model, self._part, replace(trajectory.run.settings, on_step=None))
-        data = fingerprint(self._part.x, self._part.y, self._part.extras)
-        store.begin({**resuming.describe(run, data, None), "snapshots": trajectory.steps}, resuming.answers(run))
-        run.settings = self._settings
-        if store.first is not None and self.steps:
-            run.load(self.start)
-            run.rehearse()
-            resuming.compare_first(store, store.first, resuming.first_update(run))
-        self._part = self._part.to(self.device)
 
     def batch(self, step: int) -> tuple[Tensor, Inputs, Tensor]:
         rows, part = self._run.batch(step)
@@ -131,3 +118,17 @@ class RecordedFit(Loop):
         while run.step < until:
             run.advance(run.step + 1)
             yield run.snapshot(measure=False)
+
+
+def _verify(trajectory: Trajectory, store: SnapshotStore, model: nn.Module) -> None:
+    """Network, data and settings are still those of the store, and the first update is the one it kept."""
+    part = trajectory.run.part
+    run = Run(model, part, replace(trajectory.run.settings, on_step=None, stop=None))
+    told = resuming.describe(trajectory.run, fingerprint(part.x, part.y, part.extras), None)
+    told |= network_identity(model)
+    store.begin({**told, "snapshots": trajectory.steps}, resuming.answers(run))
+    if store.first is not None and store.final_step:
+        run.load(store[0])
+        run.rehearse()
+        resuming.compare_first(store, store.first, resuming.first_update(run))
+        restore(model, store[0])

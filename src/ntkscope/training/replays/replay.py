@@ -36,7 +36,7 @@ from ntkscope.training.snapshots import restore
 from ntkscope.training.trajectory import Trajectory
 
 Function = Callable[[nn.Module], Tensor]
-DIFFERENCE = {torch.float64: 1e-5}  # of the weights, in central differences
+DIFFERENCE = {torch.float64: 1e-6}  # of the weights, in central differences
 COARSE = 5e-2  # in other precisions, where rounding alone moves a training more than a smaller difference would
 TRUSTED = 0.5  # relative error of the derivative against retrainings above which a replay warns
 ELSEWHERE = 1e-2  # of the way from the start, by which the training may end elsewhere on another machine

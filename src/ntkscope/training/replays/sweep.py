@@ -85,8 +85,7 @@ def _group(
             save_snapshot(_snapshot(state.step, adjoint, sums, products), path, store=identity)
     if not all(bool(torch.isfinite(value).all()) for value in (*sums.values(), *adjoint.params.values())):
         raise NumericalError(
-            "the derivative overflowed on its way back: this training magnifies small changes without bound; expected a"
-            " smaller learning rate, fewer steps, or float64"
+            "the derivative overflowed on its way back to step 0; expected a smaller learning rate, or float64"
         )
     return Derivatives(adjoint.params, **sums)
 
