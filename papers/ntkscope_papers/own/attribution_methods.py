@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from ntkscope.explain.removal.gauss_newton import GaussNewtonInfluence
 from ntkscope.explain.removal.influences import Influence, margin_directions
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
 from ntkscope.machines.computing import clock
+from ntkscope.training import fit
 from ntkscope_papers.own import trak
 from ntkscope_papers.own.attribution_tasks import Task
 from ntkscope_papers.own.retraining import input_cosine
@@ -37,6 +39,7 @@ class Checkpoint:
     task: Task
     model: nn.Module
     number: int
+    seed: int
     kernel_options: dict[str, Any] = field(default_factory=dict)
     strengths: dict[str, float] = field(default_factory=dict)  # the default ones of Gauss-Newton steps, once known
 
@@ -168,6 +171,24 @@ def gn_entk(checkpoint: Checkpoint, times: float) -> Scored:
     return Scored(_gauss_newton(checkpoint, checkpoint.kernel("entk")))
 
 
+def replayed(checkpoint: Checkpoint, times: float) -> Scored:
+    """The derivative through every step of the training, at the half of the points that stays; its own training counts."""
+    one = checkpoint.task
+    with tempfile.TemporaryDirectory() as folder:
+        training = fit(
+            one.build(checkpoint.seed).to(one.train.y.device),
+            one.train,
+            store=folder,
+            seed=checkpoint.seed,
+            measure=False,
+            **one.how,
+        )
+        training.final()
+        options = {"method": "replay", "remove": 0.5, "directions": 0, **checkpoint.kernel_options}
+        found = influence(training, one.test.x, one.test.y, **options)
+    return Scored(found.margins(checkpoint.y_test))
+
+
 class Margin(nn.Module):
     """`log p / (1 - p)` of a label, p its probability by the network: one output, (n, 1), of inputs and labels."""
 
@@ -267,4 +288,5 @@ def methods(dims: Sequence[int], dampings: Sequence[float]) -> dict[str, Method]
         "grad-dot": grad_dot(max(dims)),
         "random": averaged(chance),
         "trak": trak_grid(dims, dampings),
+        "replay": averaged(replayed),
     }

@@ -118,7 +118,7 @@ class AttributionQuality(Experiment):
             for s in range(self.checkpoints):
                 seed = run.seed + s
                 model = trained(run, f"{name}/{s}", partial(one.build, seed), one.train, one.how, seed=seed)
-                checkpoints.append(Checkpoint(one, model, s, {"memory": self.memory}))
+                checkpoints.append(Checkpoint(one, model, s, seed, {"memory": self.memory}))
             return truth, checkpoints
 
         return subject

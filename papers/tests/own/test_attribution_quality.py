@@ -149,7 +149,7 @@ def test_every_method_prefers_what_it_should_on_an_easy_case(tmp_path: Path) -> 
     longer = dataclasses.replace(one, how={**one.how, "epochs": 30})
     model = longer.build(0)
     ns.training.fit(model, longer.train, seed=0, measure=False, **longer.how).final()
-    checkpoint = Checkpoint(longer, model.eval(), 0, {"memory": "1GiB"})
+    checkpoint = Checkpoint(longer, model.eval(), 0, 0, {"memory": "1GiB"})
     same = checkpoint.y_test[:, None] == checkpoint.y[None]
     for name, method in methods((32,), (0.1,)).items():
         found = list(method([checkpoint], [1]))
@@ -163,7 +163,7 @@ def test_every_method_prefers_what_it_should_on_an_easy_case(tmp_path: Path) -> 
 def test_the_margin_kernel_is_trak_without_projection(tmp_path: Path) -> None:
     """`κ (K + λ I)⁻¹` between samples is `Φ_x (ΦᵀΦ + λ I)⁻¹ Φᵀ` between parameters."""
     _, one = tiny_task(tmp_path)
-    checkpoint = Checkpoint(one, one.build(0).eval(), 0, {"memory": "1GiB"})
+    checkpoint = Checkpoint(one, one.build(0).eval(), 0, 0, {"memory": "1GiB"})
     exact = trak.features(checkpoint.model, one.train, one.test, None, 0)
     test, train = exact.test.double(), exact.train.double()
     mean = train.square().sum(1).mean()
