@@ -44,6 +44,7 @@ class Run:
         if not self._parameters:
             raise UsageError(f"{type(model).__name__} has no parameters to train")
         self.device = next(iter(self._parameters.values())).device
+        self.modes = [module.training for module in model.modules()]
         self._wanted = {name: p.requires_grad for name, p in self._parameters.items()}
         self._starts = checked_starts(model, settings.phases, self.per_epoch)
         self._optimizer = self._fresh_optimizer()

@@ -16,6 +16,7 @@ from ntkscope.training.replays.updates import updated
 
 ROUNDING = 64  # units in the last place by which a step, computed again, may differ
 SAME = {torch.float32: 1e-4, torch.float64: 1e-8}  # and by this share of the update of each parameter
+NOISE = 100  # units in the last place of the whole gradient, below which that of a parameter is rounding
 SAME_ON_GPU = (
     1e-2  # of the whole update: sums are not in one order there, and Adam enlarges the rounding of what is near 0
 )
@@ -74,7 +75,7 @@ def _through_update(
     factor, decay = (torch.full((), v, dtype=some.dtype, device=some.device).requires_grad_() for v in (1.0, 0.0))
     with torch.enable_grad():
         new, made = updated(loop.rules, params, gradient, moments, factor * loop.factor(state.step), decay)
-    _same_step(state, after, new)
+    _same_step(state, after, new, gradient)
     outputs = list(new.values())
     cotangents = [adjoint.params[name] for name in new]
     for key, cotangent in adjoint.moments.items():
@@ -90,15 +91,21 @@ def _through_update(
     return by_gradient, Adjoint(by_params, by_moments), next(parts), next(parts)
 
 
-def _same_step(state: Snapshot, after: Snapshot, new: Mapping[str, Tensor]) -> None:
-    """The differentiable step is the one that was taken, or nothing said about it would hold."""
+def _same_step(state: Snapshot, after: Snapshot, new: Mapping[str, Tensor], gradient: Params) -> None:
+    """The differentiable step is the one that was taken, or nothing said about it would hold.
+
+    Where a gradient is nothing but rounding, as that of the biases of attention's keys, Adam still makes steps of it.
+    """
 
     def norm(one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: list[str]) -> float:
         return sum(float((one[n].detach() - other[n]).double().square().sum()) for n in names) ** 0.5
 
     some = next(iter(new.values()))
     on_gpu, eps = some.device.type == "cuda", torch.finfo(some.dtype).eps
-    for names in [list(new)] if on_gpu else [[name] for name in new]:
+    sizes = {name: float(value.double().norm()) for name, value in gradient.items()}
+    noise = NOISE * eps * sum(size**2 for size in sizes.values()) ** 0.5
+    real = [name for name in new if name not in sizes or sizes[name] > noise]
+    for names in [real] if on_gpu else [[name] for name in real]:
         moved, apart = norm(after.params, state.params, names), norm(new, after.params, names)
         size = sum(float(after.params[n].double().square().sum()) for n in names) ** 0.5
         allowed = (SAME_ON_GPU if on_gpu else SAME.get(some.dtype, 1e-2)) * moved + ROUNDING * eps * (size + moved)

@@ -129,13 +129,17 @@ class Loop(ABC):
             seed = self.seed(state.step)
             if seed is not None:
                 torch.manual_seed(seed)
-            before = torch.get_rng_state()
+            before = self._random_states()
             yield
-            if seed is None and not torch.equal(before, torch.get_rng_state()):
+            if seed is None and not all(map(torch.equal, before, self._random_states())):
                 raise UsageError(
                     f"{type(self.model).__name__} draws random numbers while it trains (Dropout?); expected seed(step), what"
                     " the loop passed to torch.manual_seed before the step"
                 )
+
+    def _random_states(self) -> list[Tensor]:
+        on_gpu = self.device.type == "cuda"
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if on_gpu else [])]
 
     def path(self, state: Snapshot, until: int, weights: Tensor) -> Iterator[Snapshot]:
         """The states after `state`, one per step, up to step `until`: the training itself, its items weighted."""

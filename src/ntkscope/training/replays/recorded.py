@@ -123,6 +123,8 @@ class RecordedFit(Loop):
 def _verify(trajectory: Trajectory, store: SnapshotStore, model: nn.Module) -> None:
     """Network, data and settings are still those of the store, and the first update is the one it kept."""
     part = trajectory.run.part
+    for module, mode in zip(model.modules(), trajectory.run.modes, strict=True):
+        module.training = mode  # as it was when the training began
     run = Run(model, part, replace(trajectory.run.settings, on_step=None, stop=None))
     told = resuming.describe(trajectory.run, fingerprint(part.x, part.y, part.extras), None)
     told |= network_identity(model)

@@ -62,8 +62,11 @@ class Replay(Shown):
     _shown = ("values", "weights", "rate", "certificate")
 
     def retrained(self, weights: Any) -> Float[Tensor, " k"]:
-        """The functions after one more training with these weights, one per item: 0 for one that is removed."""
-        return _after(self.loop, self.of, _weights(weights, self.loop))
+        """The functions after one more training, at the rates that it had, with these weights, one per item: 0 for one that is
+        removed."""
+        loop = copy.copy(self.loop)
+        loop.pace = 1.0
+        return _after(loop, self.of, _weights(weights, loop))
 
 
 def replay(
