@@ -78,10 +78,9 @@ class ReplayInfluence(Influence):
 
     def _after(self, weights: np.ndarray) -> Float64[np.ndarray, "m c"]:
         m, c, _ = self.scores.shape
+        wanted = torch.as_tensor(weights)
         values = [
-            one.values
-            if bool((one.at.cpu() == torch.as_tensor(weights).to(one.at.dtype)).all())
-            else one.retrained(weights)
+            one.values if one.loop.pace == 1 and torch.equal(one.at.cpu().double(), wanted) else one.retrained(weights)
             for one in self.replays
         ]
         return np.mean([_array(value) for value in values], axis=0).reshape(m, c)

@@ -102,7 +102,7 @@ def _same_step(state: Snapshot, after: Snapshot, new: Mapping[str, Tensor], grad
 
     some = next(iter(new.values()))
     on_gpu, eps = some.device.type == "cuda", torch.finfo(some.dtype).eps
-    sizes = {name: float(value.double().norm()) for name, value in gradient.items()}
+    sizes = {name: float(value.detach().double().norm()) for name, value in gradient.items()}
     noise = NOISE * eps * sum(size**2 for size in sizes.values()) ** 0.5
     real = [name for name in new if name not in sizes or sizes[name] > noise]
     for names in [real] if on_gpu else [[name] for name in real]:
