@@ -73,7 +73,9 @@ def derivatives(
 
     values = of(call)
     inputs = [weights, rates, decay, *initial.values()]
-    rows = [torch.autograd.grad(v, inputs, retain_graph=True, materialize_grads=True, allow_unused=True) for v in values]
+    rows = [
+        torch.autograd.grad(v, inputs, retain_graph=True, materialize_grads=True, allow_unused=True) for v in values
+    ]
     by = [torch.stack(part) for part in zip(*rows)]
     return {
         "values": values.detach(),
@@ -86,7 +88,12 @@ def derivatives(
 
 
 def _end(
-    training: Training, optimizer: Optimizer, initial: Mapping[str, Tensor], weights: Tensor, rates: Tensor, decay: Tensor
+    training: Training,
+    optimizer: Optimizer,
+    initial: Mapping[str, Tensor],
+    weights: Tensor,
+    rates: Tensor,
+    decay: Tensor,
 ) -> dict[str, Tensor]:
     model, theta = training.model, dict(initial)
     first: dict[str, Tensor] = {}

@@ -32,13 +32,17 @@ def recorded(folder: Path, part: Part = PART, **options: Any) -> Any:
 
 def same(one: Replay, other: Replay, **allowed: Any) -> None:
     for name in ("values", "weights", "rate", "decay"):
-        torch.testing.assert_close(getattr(one, name), getattr(other, name), msg=lambda m, n=name: f"{n}: {m}", **allowed)
+        torch.testing.assert_close(
+            getattr(one, name), getattr(other, name), msg=lambda m, n=name: f"{n}: {m}", **allowed
+        )
     for name, value in one.initial.items():
         torch.testing.assert_close(value, other.initial[name], msg=lambda m, n=name: f"{n}: {m}", **allowed)
 
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam", "lr": 0.01}])
-def test_states_that_are_computed_again_or_kept_on_disk_give_the_same_bits(optimizer: dict[str, Any], tmp_path: Path) -> None:
+def test_states_that_are_computed_again_or_kept_on_disk_give_the_same_bits(
+    optimizer: dict[str, Any], tmp_path: Path
+) -> None:
     training = recorded(tmp_path, steps=40, **optimizer)
     whole = replay(training, lambda model: outputs(model)[:1], directions=0)
     small = replay(training, lambda model: outputs(model)[:1], directions=0, memory=50_000)
@@ -68,7 +72,9 @@ def test_replays_are_linear_in_their_functions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "nesterov": True}, {"weight_decay": 0.05, "momentum": 0.5}])
 @pytest.mark.parametrize("at", [1.0, "items"])
-def test_scaling_all_weights_and_the_decay_is_scaling_the_rates(options: dict[str, Any], at: Any, tmp_path: Path) -> None:
+def test_scaling_all_weights_and_the_decay_is_scaling_the_rates(
+    options: dict[str, Any], at: Any, tmp_path: Path
+) -> None:
     """Steps of SGD are linear in η ∇, so Σ wᵢ ∂f/∂wᵢ + λ ∂f/∂λ = Σ ∂f/∂log ηₜ."""
     weights = torch.linspace(0, 2, 12, dtype=torch.float64) if at == "items" else torch.ones(12, dtype=torch.float64)
     found = replay(recorded(tmp_path, schedule=Triangular(start=0.3), **options), outputs, at=weights, directions=0)
@@ -88,7 +94,9 @@ def test_derivatives_add_up_to_the_difference_between_two_trainings(tmp_path: Pa
     """f(1) - f(½) is the integral of Σ ∂f/∂wᵢ over the weights between: five Gauss-Legendre nodes, smooth to 1e-9."""
     training = recorded(tmp_path, momentum=0.9)
     nodes = torch.tensor([-0.906179845938664, -0.538469310105683, 0.0, 0.538469310105683, 0.906179845938664]).double()
-    shares = torch.tensor([0.236926885056189, 0.478628670499366, 0.568888888888889, 0.478628670499366, 0.236926885056189])
+    shares = torch.tensor(
+        [0.236926885056189, 0.478628670499366, 0.568888888888889, 0.478628670499366, 0.236926885056189]
+    )
     at = [0.75 + 0.25 * float(node) for node in nodes]
     found = [replay(training, outputs, at=weight, directions=0) for weight in at]
     total = sum(0.25 * float(share) * each.weights.sum(1) for share, each in zip(shares, found))
@@ -113,7 +121,7 @@ def test_nothing_depends_on_what_does_not_move(tmp_path: Path) -> None:
         torch.testing.assert_close(value, torch.stack([row[number] for row in rows]), **ROUNDING)
     first = recorded(tmp_path / "mode", mode="first-last", epochs=1, steps=None)  # only the first layer learns
     end = replay(first, lambda model: model[4].weight.flatten()[:3], directions=0)
-    assert not end.weights.any() and not end.rate.any() and not end.decay.any()
+    assert not any(bool(value.any()) for value in (end.weights, end.rate, end.decay))
 
 
 def test_a_network_with_frozen_layers_is_left_as_it_was(tmp_path: Path) -> None:

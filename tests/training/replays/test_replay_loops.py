@@ -143,7 +143,7 @@ def test_a_lightning_module_and_its_trainer(tmp_path: Any) -> None:
     def retrained(weights: Tensor) -> nn.Module:
         module = Module(weights)
         order = [rows_of(step).tolist() for step in range(15)]
-        quiet = {name: False for name in ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")}
+        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
         trainer = lightning.Trainer(max_steps=15, accelerator="cpu", default_root_dir=tmp_path, **quiet)
         with torch.random.fork_rng(devices=[]):
             trainer.fit(module, torch.utils.data.DataLoader(data, batch_sampler=order))
@@ -190,8 +190,8 @@ def test_a_hugging_face_trainer(tmp_path: Any) -> None:
         def __init__(self, weights: Tensor) -> None:
             self.weights = weights
             how = transformers.TrainingArguments(
-                output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=4, learning_rate=0.01, weight_decay=0.1,
-                max_grad_norm=0.0, warmup_steps=2, report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
+                output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=4,
+                learning_rate=0.01, weight_decay=0.1, max_grad_norm=0.0, warmup_steps=2, report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
                 remove_unused_columns=False, logging_strategy="no", dataloader_pin_memory=False,
             )  # fmt: skip
             rows = [{"rows": i, "input_ids": WORDS[i], "attention_mask": torch.ones(6).long()} for i in range(ITEMS)]

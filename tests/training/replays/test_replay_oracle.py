@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from oracles.unrolled import LOSSES, Optimizer, Training, derivatives
 from torch import Tensor, nn
 
 import ntkscope as ns
@@ -18,6 +17,7 @@ from ntkscope.core import Part, derive_seed, generator
 from ntkscope.training import Cosine, CrossEntropy, Translate, Triangular, fit, replay
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.modes import MODES, phase_starts, trainable
+from oracles.unrolled import LOSSES, Optimizer, Training, derivatives
 
 ROUNDING = 1e-9  # of a derivative's norm: 2e-16 a step and operation, magnified by Adam's 1 / (√v + ε) and by ten steps
 
@@ -43,10 +43,19 @@ def build(kind: str) -> nn.Module:
         if kind == "named":
             return Named().double()
         if kind == "images":
-            layers = [nn.Conv2d(2, 3, 3), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.GroupNorm(2, 12), nn.Linear(12, 3)]
+            layers = [
+                nn.Conv2d(2, 3, 3),
+                nn.GELU(),
+                nn.AvgPool2d(2),
+                nn.Flatten(),
+                nn.GroupNorm(2, 12),
+                nn.Linear(12, 3),
+            ]
             return nn.Sequential(*layers).double()
         dropout = [nn.Dropout(0.3)] if kind == "dropout" else []
-        model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), *dropout, nn.Linear(6, 4), nn.Softplus(), nn.Linear(4, 3)).double()
+        model = nn.Sequential(
+            nn.Linear(5, 6), nn.Tanh(), *dropout, nn.Linear(6, 4), nn.Softplus(), nn.Linear(4, 3)
+        ).double()
         if kind == "frozen":
             model[2].requires_grad_(False)
         return model
@@ -188,6 +197,8 @@ def test_drawn_trainings(number: int) -> None:
 
 
 def test_the_comparison_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LOSSES, "cross_entropy", lambda o, y: nn.functional.cross_entropy(o, y, reduction="none") * (1 + 1e-7))
-    with pytest.raises(AssertionError, match="weights is .* apart"):
+    monkeypatch.setitem(
+        LOSSES, "cross_entropy", lambda o, y: nn.functional.cross_entropy(o, y, reduction="none") * (1 + 1e-7)
+    )
+    with pytest.raises(AssertionError, match=r"weights is .* apart"):
         compare("plain", "cross_entropy", OPTIMIZERS["momentum"], HALF, steps=5, batch_size=4, seed=1)

@@ -1,4 +1,4 @@
-"""What a replay refuses, in words that say what to do: trainings without a derivative, changed ones, wrong arguments, wrong stores."""
+"""What a replay refuses: trainings without a derivative, changed ones, wrong arguments, budgets and stores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from contracts.training_problems import classes_part, small_net
-from ntkscope.core import NumericalError, NtkscopeError, Part, UsageError
+from ntkscope.core import NtkscopeError, NumericalError, Part, UsageError
 from ntkscope.core.errors import DataCorrupt, MemoryBudgetError, RecordError
 from ntkscope.training import CropFlip, Loop, fit, replay
 
@@ -25,7 +26,9 @@ def outputs(model: nn.Module) -> Tensor:
     return model(ASKED)[:, 0]
 
 
-def recorded(folder: Path, model: nn.Module | None = None, part: Part | None = None, *, train: bool = True, **options: Any) -> Any:
+def recorded(
+    folder: Path, model: nn.Module | None = None, part: Part | None = None, *, train: bool = True, **options: Any
+) -> Any:
     model, part = model or small_net(dtype=torch.float64), part or classes_part(12, dtype=torch.float64)
     keywords = {"lr": 0.1, "steps": 12, "batch_size": 4, "store": folder, "measure": False, **options}
     trajectory = fit(model, part, **keywords)
@@ -108,7 +111,18 @@ def test_weights_of_the_network_that_changed_do_not_matter(tmp_path: Path) -> No
 
 @pytest.mark.wrong_type
 @pytest.mark.parametrize(
-    "at", [-0.1, float("nan"), float("inf"), [1.0, 2.0], torch.ones(3, 4), -torch.ones(12), "half", None, torch.ones(12) * 1j]
+    "at",
+    [
+        -0.1,
+        float("nan"),
+        float("inf"),
+        [1.0, 2.0],
+        torch.ones(3, 4),
+        -torch.ones(12),
+        "half",
+        None,
+        torch.ones(12) * 1j,
+    ],
 )
 def test_weights_that_are_none(at: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected"):
@@ -260,13 +274,9 @@ def test_files_in_a_store_that_are_not_what_was_written(tmp_path: Path) -> None:
             copy = tmp_path / f"{path.stem}-{number}"
             shutil.copytree(tmp_path / "kept", copy)
             (copy / path.name).write_bytes(harm(path.read_bytes()))
-            try:
-                found = replay(training, outputs, store=copy, directions=0)
-            except DataCorrupt as error:
-                assert path.name in str(error)
-            else:  # it was not needed any more
-                assert path.name.startswith("state-")
-                assert found.weights.isfinite().all()
+            needed = path.name.startswith("adjoint") or path.name == "state-000000012.safetensors"
+            with pytest.raises(DataCorrupt, match=path.name) if needed else nullcontext():
+                replay(training, outputs, store=copy, directions=0)
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

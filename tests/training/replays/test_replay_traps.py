@@ -1,4 +1,4 @@
-"""Networks and losses that could give a wrong derivative without a word: each is right against retrainings, or refused by name."""
+"""Networks and losses that could give a wrong derivative without a word: each is right, or refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def replayed(model: Callable[[], nn.Module], folder: Path, part: Part = PART, **
 class Read(nn.Module):
     """What one layer makes of the hidden units is read out linearly."""
 
-    def __init__(self, middle: nn.Module | Callable[[Tensor], Tensor], width: int = 6, enter: nn.Module | None = None) -> None:
+    def __init__(
+        self, middle: nn.Module | Callable[[Tensor], Tensor], width: int = 6, enter: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.enter, self.middle = enter or nn.Linear(5, width), middle
         self.leave = nn.Linear(width, 3)
@@ -130,12 +132,18 @@ RIGHT_ONES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     ),
     "linear loss": (lambda: nn.Linear(5, 3), {"loss": lambda outputs, y: outputs[torch.arange(len(y)), y]}),
     "stopped early": (lambda: Read(nn.Identity()), {"stop": StopWhen(loss=1.0), "steps": None, "epochs": 40}),
-    "item weights of its own, short batches": (lambda: Read(nn.Identity()), {"batch_size": 5, "weights": torch.linspace(0, 1, 12).double()}),
-    "parameters in two groups": (
+    "item weights of its own, short batches": (
         lambda: Read(nn.Identity()),
-        {"optimizer": lambda p: torch.optim.AdamW([{"params": (every := list(p))[:2], "lr": 0.1, "eps": 1e-3}, {"params": every[2:], "eps": 1e-3}])},
+        {"batch_size": 5, "weights": torch.linspace(0, 1, 12).double()},
     ),
+    "parameters in two groups": (lambda: Read(nn.Identity()), {"optimizer": lambda p: grouped(list(p))}),
 }  # fmt: skip
+
+
+def grouped(every: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        [{"params": every[:2], "lr": 0.1, "weight_decay": 0.3}, {"params": every[2:]}], lr=0.02, eps=1e-3
+    )
 
 
 def filled_padding() -> nn.Module:
@@ -249,7 +257,7 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_autograd_cannot_differentiate_is_refused(name: str, tmp_path: Path) -> None:
     training = trained(REFUSED[name], tmp_path)
-    with pytest.raises(NtkscopeError, match="expected|answers differently"):
+    with pytest.raises(NtkscopeError, match=r"expected|answers differently"):
         replay(training, lambda net: net(PART.x[:4]).square().sum(1), directions=0, at=0.5)
 
 
@@ -279,17 +287,12 @@ def test_float32(middle: Callable[[], nn.Module], tmp_path: Path) -> None:
         torch.testing.assert_close(found.weights.double(), double.weights, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("lr", [0.03, 1.0, 5.0, 20.0])
-def test_a_training_that_magnifies_small_changes_is_refused_warned_of_or_right(lr: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lr", [0.03, 1.0])
+def test_a_training_that_magnifies_small_changes_is_warned_of(lr: float, tmp_path: Path) -> None:
+    training = trained(lambda: Read(nn.Linear(6, 6)), tmp_path, lr=lr, momentum=0.9, steps=40)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        try:
-            training = trained(lambda: Read(nn.Linear(6, 6)), tmp_path, lr=lr, momentum=0.9, steps=40)
-            found = replay(training, lambda net: net(PART.x[:4]).square().sum(1))
-        except NtkscopeError as error:
-            assert lr > 1 and "expected" in str(error)
-            return
-    warned = any("two retrainings" in str(one.message) for one in said)
+        found = replay(training, lambda net: net(PART.x[:4]).square().sum(1))
     assert found.weights.isfinite().all()
-    assert warned == (found.certificate.relative_error > 0.5)
-    assert lr > 1 or warned == (lr == 1.0)
+    assert any("two retrainings" in str(one.message) for one in said) == (lr == 1.0)
+    assert (found.certificate.relative_error > 0.5) == (lr == 1.0)
