@@ -105,9 +105,16 @@ def replay_influence(
     if at is not None and remove is not None:
         raise UsageError("got at= and remove=; expected one of them: remove= says at which weights to differentiate")
     labels = None if y is None else labels_of(y, length(x))
+    loops = [RecordedFit(one) if isinstance(one, Trajectory) else one for one in every]
+    recorded = [loop for loop in loops if isinstance(loop, RecordedFit)]
+    if len({loop.items for loop in loops}) > 1 or len({loop.data for loop in recorded}) > 1:
+        raise UsageError(
+            "got trainings on different training points; expected the same points in each, by different seeds"
+        )
+    if len({loop.told() for loop in recorded}) < len(recorded):
+        raise UsageError("got a training twice; expected each once, of different seeds: standard errors are over them")
     replays: list[Replay] = []
-    for number, training in enumerate(every):
-        loop = RecordedFit(training) if isinstance(training, Trajectory) else training
+    for number, loop in enumerate(loops):
         where = {"at": 1.0 if at is None else at} if remove is None else _halfway(loop, remove)
         folder = None if store is None else Path(store) / f"replay-{number}"
         replays.append(replay(loop, _Outputs(x, labels), store=folder, **where, **options))

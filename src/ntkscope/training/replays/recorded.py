@@ -79,6 +79,11 @@ class RecordedFit(Loop):
     def rate(self, step: int) -> float:
         return self._settings.rate.factor(step, self._run.per_epoch, self._run.total)
 
+    @property
+    def data(self) -> str:
+        """What tells its training points from others."""
+        return fingerprint(self._part.x, self._part.y)
+
     def told(self) -> str:
         return identity(
             self._settings.describe(),
