@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import instance
 from ntkscope.core.checked import Count, CountOrZero
 
 
@@ -24,11 +25,12 @@ class ByteTokenizer:
     bos_token_id = eos_token_id = 256
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        instance(text, "a text", str, "one text at a time, a str")
         return {"input_ids": [self.bos_token_id] * add_special_tokens + list(text.encode())}
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these ids, without marks of start and end; broken characters are shown as �."""
-        return bytes(int(i) for i in ids if int(i) < 256).decode(errors="replace")
+        return bytes(int(i) for i in ids if 0 <= int(i) < 256).decode(errors="replace")
 
 
 def sequence_inputs(
