@@ -78,7 +78,7 @@ def small_gpt() -> Argument:
     return other(lambda random, sizes: MO.build("gpt", vocabulary=5, context=4, width=4), bad=NOT_MODELS)
 
 
-TEXTS = (None, "x", 3, [], [3], [("a",)], [("a", "")], [None], object())
+TEXTS: tuple[Any, ...] = (None, "x", 3, [], [3], [("a",)], [("a", "")], [None], object())
 ITEMS = {"train": count(20), "test": count(10)}
 DTYPE = choice("float32")
 WIDTH = {"width": positive(0.25)}

@@ -194,7 +194,7 @@ def test_it_can_be_differentiated_twice() -> None:
         with torch.no_grad():
             for p, s in zip(parameters, step):
                 p.add_(sign * s)
-        value = sum(g.square().sum() for g in torch.autograd.grad(f(**x).sum(), parameters))
+        value = torch.stack([g.square().sum() for g in torch.autograd.grad(f(**x).sum(), parameters)]).sum()
         with torch.no_grad():
             for p, s in zip(parameters, step):
                 p.sub_(sign * s)
