@@ -1,4 +1,4 @@
-"""Architectures: every network of the papers, one file each, all plain `nn.Module`s with outputs (n, classes)."""
+"""Architectures: one file each, plain `nn.Module`s with outputs (n, classes); language models as models of one output."""
 
 from __future__ import annotations
 
