@@ -31,6 +31,7 @@ def main(steps: int = 600, train_items: int = 200, test_items: int = 20) -> tupl
         loss=lambda outputs, targets: -outputs[:, 0],
         optimizer="adamw",
         lr=2e-3,
+        weight_decay=0.01,
         schedule=ns.training.Cosine(),
         steps=steps,
         batch_size=64,
