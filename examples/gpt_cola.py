@@ -18,7 +18,7 @@ from ntkscope.models import sequence_inputs, sequence_log_likelihood
 CONTEXT = 64
 
 
-def main(steps: int = 600, train_items: int = 200, test_items: int = 20) -> tuple[float, float]:
+def main(steps: int = 600, train_items: int = 200, test_items: int = 20) -> tuple[float, float, float]:
     split = ns.data.load("cola")
     texts = [
         text for text in split.train.x if len(text.encode()) <= CONTEXT - 2
@@ -45,16 +45,20 @@ def main(steps: int = 600, train_items: int = 200, test_items: int = 20) -> tupl
     with torch.no_grad():
         gains = f(**x) - before(**x)
     found = ns.explain.influence(ns.kernel("trntk", f, x), ns.kernel("trntk", f, test, x), gains)
-    first, all_ = [], []
-    for item, (prompt, continuation) in enumerate(pairs):
-        top = found.top(item, 5).indices
+    tops = [found.top(item, 5).indices for item in range(len(pairs))]
+    control = ns.kernel("trntk", before, test, x).dense().topk(5).indices.numpy()  # the network knew nothing yet
+    shares = []
+    for (prompt, continuation), top, untrained in zip(pairs, tops, control):
         alike = np.array([bool(words(continuation) & words(text)) for text in train])
         if alike.any():
-            first.append(alike[top].mean())
-            all_.append(alike.mean())
+            shares.append((alike[top].mean(), alike[untrained].mean(), alike.mean()))
         print(f"\n{prompt} |{continuation}", *(f"  {'*' if alike[i] else ' '} {train[i]}" for i in top), sep="\n")
-    print(f"\nshare a word with the continuation: {np.mean(first):.0%} of the first five, {np.mean(all_):.0%} of all")
-    return float(np.mean(first)), float(np.mean(all_))
+    by_influence, by_control, of_all = (float(share) for share in np.mean(shares, axis=0))
+    print(
+        f"\nshare a word with the continuation, of {len(shares)} that share one with any: {by_influence:.0%} of the first five,"
+        f" {by_control:.0%} by the kernel of the untrained network, {of_all:.0%} of all"
+    )
+    return by_influence, by_control, of_all
 
 
 def some(part: Part, count: int) -> list[str]:
