@@ -264,6 +264,7 @@ IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
     [
         ((IDS.double(),), r"ids of shape \(2, 3\) and torch.float64; expected whole numbers"),
         ((IDS[:, :1],), r"s ≥ 2"),
+        ((IDS.tolist(),), "token ids of type list; expected a tensor"),
         ((IDS[0],), r"shape \(3,\)"),
         ((IDS, IDS[:, :2]), r"got attention_mask \(2, 2\); expected a tensor of shape \(2, 3\)"),
         ((IDS, [[1, 1, 1]] * 2), "got attention_mask list"),

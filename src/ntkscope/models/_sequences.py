@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import instance
 from ntkscope.core.checked import Count, checked
 from ntkscope.core.model.calling import logits
 
@@ -31,6 +32,7 @@ class SequenceLogLikelihood(nn.Module):
     def forward(
         self, input_ids: Int[Tensor, "n s"], attention_mask: Any = None, continuation: Any = None
     ) -> Float[Tensor, "n c"]:
+        instance(input_ids, "token ids", Tensor, "a tensor (n, s)")
         if input_ids.ndim != 2 or input_ids.is_floating_point() or input_ids.shape[1] < 2:
             raise UsageError(
                 f"got token ids of shape {tuple(input_ids.shape)} and {input_ids.dtype}; expected whole numbers (n, s) with"
