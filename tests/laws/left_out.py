@@ -24,7 +24,7 @@ REASONS: dict[str, str] = {
         core.Snapshot core.Split core.progress storage.fill kernels.extend models.save_tensors models.save_weights
         training.restore training.save_snapshot""",
     "a module without options, or one that another entry makes": """
-        models.Erf surrogates.Linearized""",
+        models.ByteTokenizer models.Erf surrogates.Linearized""",
     "a decorator or a declaration: called when a part is written, not by users": """
         infinite.module_rule measures.measure""",
     "an inner step, whose arguments another function in the tables has checked": """

@@ -1,4 +1,4 @@
-"""Architectures: every network of the papers, one file each, all plain `nn.Module`s with outputs (n, classes)."""
+"""Architectures: one file each, plain `nn.Module`s with outputs (n, classes); language models as models of one output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from ntkscope.core import UsageError
 from ntkscope.core.checked import check_room
 from ntkscope.models._contrast import contrast
 from ntkscope.models._layers import Erf, NTKLinear, activation
+from ntkscope.models._sequence_inputs import ByteTokenizer, sequence_inputs
+from ntkscope.models._sequences import sequence_log_likelihood
 from ntkscope.models._weights import load_weights, read_weights, save_tensors, save_weights
 
 # One line per architecture file: importing it registers what it defines.
 from ntkscope.models.alexnet import alexnet
+from ntkscope.models.gpt import gpt
 from ntkscope.models.lenet import lenet
 from ntkscope.models.mlp import mlp
 from ntkscope.models.mobilenet import mobilenetv2
@@ -28,12 +31,14 @@ from ntkscope.models.text import text
 
 __all__ = [
     "MODELS",
+    "ByteTokenizer",
     "Erf",
     "NTKLinear",
     "activation",
     "alexnet",
     "build",
     "contrast",
+    "gpt",
     "lenet",
     "load_weights",
     "mlp",
@@ -47,6 +52,8 @@ __all__ = [
     "resnet56",
     "save_tensors",
     "save_weights",
+    "sequence_inputs",
+    "sequence_log_likelihood",
     "small_cnn",
     "text",
 ]
