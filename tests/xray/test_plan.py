@@ -341,3 +341,18 @@ def test_what_would_fit_is_said_truthfully() -> None:
     assert seconds(found) <= 60.0 < seconds(found + found // 50 + 2)
     assert plan.steps[step] > 60.0
     assert fewer_items(step, plan, work, 0.5) is None
+
+
+def test_gradients_that_do_not_fit_the_memory_are_forecast_as_they_are_planned() -> None:
+    """How many stay is what the kernel's own plan says; each group of them meets all other items, which are run again."""
+    sides = [torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*sides, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    x = torch.randn(24, 1, 10, 10, generator=torch.Generator().manual_seed(0))
+    rates = measure_rates(model, x, memory=24 * 2**20)
+    plan = ns.kernel("trntk0", model, torch.cat([x, x]), memory=24 * 2**20).meta["plan"]
+    assert 0 < plan.resident < len(x)
+    assert rates.resident == plan.resident
+    groups = math.ceil(2 * len(x) / plan.resident)
+    runs = sum(2 * len(x) - group * plan.resident for group in range(groups))
+    assert rates.running(2 * len(x)) == pytest.approx(runs * max(rates.again, rates.sample), rel=0.1)
+    assert measure_rates(model, x, memory=2**32).resident == 0

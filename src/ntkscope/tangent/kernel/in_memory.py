@@ -23,7 +23,7 @@ from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.engines import Engines
-from ntkscope.tangent.kernel.plan import FEW, Plan, check_schedule, heads_at_once, make_plan, roomy
+from ntkscope.tangent.kernel.plan import FEW, Footprint, Plan, check_schedule, heads_at_once, make_plan, roomy
 from ntkscope.tangent.kernel.products import Maker
 from ntkscope.tangent.kernel.tiles import SHARE, SQUARES, Tiles
 from ntkscope.tangent.model.arithmetic import check_range
@@ -41,6 +41,7 @@ class Products:
     coverage: Coverage | None
     certificate: Certificate
     plan: Plan
+    footprint: Footprint
     planes: Mapping[str, Tensor] = field(default_factory=dict)
     outputs: int = 1  # how many outputs were chosen
     unit: float = 1.0  # by which gradients were multiplied
@@ -190,4 +191,4 @@ def multiplied(
     rows, columns = made.row_diagonal, made.column_diagonal
     assert rows is not None
     assert columns is not None
-    return Products(made.values, rows, columns, coverage, certificate, plan, made.planes)
+    return Products(made.values, rows, columns, coverage, certificate, plan, each, made.planes)
