@@ -169,10 +169,12 @@ def multiplied(
     plan = roomy(n, m, each, memory, kept, threads, schedule, makers[0].sharing)
     across = (plan.columns if m is not None else None) if plan.layered else m or n
     cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
+    cut["wide"] = each.wide(plan.resident, plan.block)
     tiles = Tiles(makers, x1, x2, plan.resident, across, **cut, repeatable=False)
     if tiles.staff(plan.workers) < plan.workers:  # not as many copies of the model can be had
         plan = make_plan(n, m, each, memory, kept, tiles.threads)
         tiles.recut(plan.resident, plan.block, plan.workspace)
+        tiles.wide = each.wide(plan.resident, plan.block)
         tiles.staff(plan.workers)
     spare = max(0.0, each.slack * memory - result - plan.held(each, n, m)) / plan.workers
     blocks = len(makers) * -(-(n + (m or 0)) // plan.block)
