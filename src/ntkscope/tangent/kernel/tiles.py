@@ -81,8 +81,8 @@ class Tiles:
     A tile is `rows` samples by `columns` (None: as many); blocks of `block` samples pass by, with `workspace` bytes for
     products. `repeatable`: one thread makes every sum and all blocks of a tile are tried, so that its bits, and what is said of
     parameters used in new ways, are a matter of the tile alone. `Grid.path` is the quick order.
-    `forming`: bytes for gradients formed layer by layer (`layers`); 0: features of the rows stay, blocks pass by. `wide`: columns
-    of products of the rows with each other, where they are more than a block's.
+    `forming`: bytes for gradients formed layer by layer (`layers`); 0: features of the rows stay, blocks pass by.
+    `wide`: columns of products of the rows with each other, where they are more than a block's.
     """
 
     def __init__(
