@@ -48,9 +48,8 @@ class Rates:
         once to be compared with autograd."""
         share = parameters / self.parameters
         each = min(self.sample, 2 * self.forward)
-        resident = ceil(self.resident / share)
-        more = {"setup": 0.0, "pair": self.pair * share, "sample": each, "again": each, "resident": resident}
-        return replace(self, parameters=parameters, **more)
+        fewer = replace(self, parameters=parameters, resident=ceil(self.resident / share), pair=self.pair * share)
+        return replace(fewer, setup=0.0, sample=each, again=each)
 
 
 Cost: TypeAlias = Callable[[int, int, Rates], float]  # of n training inputs, and of m test inputs with them
