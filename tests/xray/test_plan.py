@@ -206,6 +206,21 @@ def test_a_large_network_is_explained_by_its_last_layers(tmp_path: Path, monkeyp
     assert set(states(record).values()) == {"done"}
 
 
+@pytest.mark.parametrize("kernels", [["ck"], ["trntk"]])
+def test_what_holds_by_construction_is_known_without_the_conjugate_kernel_too(
+    tmp_path: Path, kernels: list[str]
+) -> None:
+    """The trace-NTK by the last layer alone is the conjugate kernel, whether that was computed or not; its cosines are not."""
+    train, test = blobs()
+    _, model = trained(train)
+    with only(SECTIONS["summary"]):
+        record = ns.xray(model, train, test, tmp_path, kernels=kernels, params="last", progress=False)
+    rows = [row for row in record.metrics["section:surrogates"]["data"]["table"] if row["kernel"] != "ck"]
+    trivial = {(row["kernel"], row["target"]) for row in rows if row["trivial"]}
+    assert trivial == {("trntk0", "logits")}
+    assert record.metrics["section:summary"]["data"]["best_kernel"] == "trntk"
+
+
 def test_what_takes_longer_than_the_limit_is_stopped() -> None:
     """Where it reports progress, and in the main thread wherever it is."""
 
