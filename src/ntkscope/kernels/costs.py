@@ -40,7 +40,7 @@ class Rates:
         (1.0, 20.0, 6.0)
         """
         groups = -(-n // self.resident) if self.resident else 1
-        runs = n * (groups + 1) / 2 if m is None else n + groups * m
+        runs = groups * n - self.resident * groups * (groups - 1) / 2 if m is None else n + groups * m
         return runs * (self.sample if groups == 1 else max(self.sample, self.again))
 
     def least(self, parameters: int) -> Rates:
