@@ -9,7 +9,7 @@ Without names, the READMEs of the papers. A mark is a line `<!-- made: KIND WORD
 - `claims NAME ...`: what was published, what was measured and the verdict, statement by statement;
 - `statements NAME`: all statements of an experiment with their checks and notes;
 - `reproduced NAME ...`, `not-reproduced NAME ...`: those with that verdict, of several experiments;
-- `verdicts NAME ...`: the verdicts alone, and whether the checks held;
+- `verdicts NAME ...`: the verdicts alone;
 - `figure NAME/STEM WORDS`: a picture of a record with a caption.
 """
 
@@ -26,6 +26,7 @@ from typing import Any
 
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.files.atomic import write_file
+from ntkscope.core.records.claims import OUTCOMES
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.framework.gather import KEY as GATHERED
 
@@ -33,7 +34,6 @@ MARK = re.compile(
     r"^<!-- made: (?P<kind>[a-z-]+) (?P<words>.*?) -->$(?P<body>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
 )
 PAPERS = Path(__file__).parents[1]
-VERDICTS = ("reproduced", "not reproduced", "stand-in", "not testable here")
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ def _head(*names: str) -> list[str]:
 
 def state(results: Results, words: str) -> list[str]:
     """One row per experiment."""
-    lines = _head("experiment", *VERDICTS, "where", "minutes")
+    lines = _head("experiment", *OUTCOMES, "where", "minutes")
     for name in words.split():
         record = results.record(name)
         if record is None:
-            lines.append(_row(f"`{name}`", *[""] * len(VERDICTS), "not run yet", ""))
+            lines.append(_row(f"`{name}`", *[""] * len(OUTCOMES), "not run yet", ""))
             continue
-        counts = [sum(claim.verdict == verdict for claim in record.claims) for verdict in VERDICTS]
+        counts = [sum(claim.outcome == outcome for claim in record.claims) for outcome in OUTCOMES]
         link = f"[`{name}`]({results.link(name)}/record.json)"
         lines.append(_row(link, *counts, ", ".join(_devices(record)), f"{_seconds(record) / 60:.1f}"))
     return lines
@@ -128,7 +128,7 @@ def claims(results: Results, words: str) -> list[str]:
         pictures = " ".join(f"[{stem}]({link}/figures/{stem}.png)" for stem in figures)
         lines += [f"**{name}** · [record]({link}/record.json)" + (f" · figures: {pictures}" if pictures else ""), ""]
         lines += _head("statement", "published", "measured", "verdict")
-        lines += [_row(f"`{c.id}`", c.published, c.measured, c.verdict) for c in record.claims] + [""]
+        lines += [_row(f"`{c.id}`", c.published, c.measured, c.outcome) for c in record.claims] + [""]
     return lines[:-1]
 
 
@@ -138,7 +138,7 @@ def statements(results: Results, words: str) -> list[str]:
     if record is None:
         return [results.absent(words)]
     lines = _head("statement", "check", "measured", "verdict", "note")
-    return lines + [_row(f"`{c.id}`", c.tolerance, c.measured, c.verdict, c.note) for c in record.claims]
+    return lines + [_row(f"`{c.id}`", c.tolerance, c.measured, c.outcome, c.note) for c in record.claims]
 
 
 def with_verdict(results: Results, words: str, verdict: str) -> list[str]:
@@ -157,16 +157,15 @@ def with_verdict(results: Results, words: str, verdict: str) -> list[str]:
 
 
 def verdicts(results: Results, words: str) -> list[str]:
-    """The verdict on each statement of several experiments, and whether its check held."""
-    lines = _head("statement", "experiment", "verdict", "check")
+    """The verdict on each statement of several experiments."""
+    lines = _head("statement", "experiment", "verdict")
     for name in words.split():
         record = results.record(name)
         judged = {claim.id: claim for claim in record.claims} if record else {}
         for statement in EXPERIMENTS[name].published():
             claim = judged.get(statement.id)
-            verdict = "not run" if claim is None or claim.measured is None else claim.verdict
-            held = {True: "holds", False: "does not hold", None: ""}[None if claim is None else claim.holds]
-            lines.append(_row(f"`{statement.id}`", name, verdict, held))
+            verdict = "not run" if claim is None or claim.measured is None else claim.outcome
+            lines.append(_row(f"`{statement.id}`", name, verdict))
     return lines
 
 

@@ -294,6 +294,7 @@ def _colour60(config: Any, record: Record) -> Reading:
         "x1": {"MNIST": 4.67, "shifted": 27.65, "CIFAR-10": 20.22},
         "x60": {"MNIST": 0.48, "shifted": 3.91, "CIFAR-10": 13.17},
     },
+    stand_in="without the snakes of ImageNet, which are not available",
 )
 def _difficulty(config: Any, record: Record) -> Reading:
     """MNIST smallest at every width; shifted below CIFAR-10 at the widest only, as the figures say and the prose does not"""

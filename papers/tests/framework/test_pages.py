@@ -44,8 +44,8 @@ def results(folder: Path) -> Results:
 def test_a_page_shows_what_the_records_say(tmp_path: Path) -> None:
     where = results(tmp_path / "paper" / "results")
     text = filled(PAGE, where)
-    assert "| [`made-up`](../paper/results/made-up/record.json) | 1 | 1 | 0 | 0 | cpu | 1.5 |" in text
-    assert "| `absent` |  |  |  |  | not run yet |  |" in text
+    assert "| [`made-up`](../paper/results/made-up/record.json) | 1 | 1 | 0 | 0 | 0 | 0 | cpu | 1.5 |" in text
+    assert "| `absent` |  |  |  |  |  |  | not run yet |  |" in text
     assert "| `a-holds` | within 1 | ∣x∣: 1 | reproduced |  |" in text
     assert "| `a-fails` | `made-up` | within 1 | why |" in text
     assert "| `a-holds` | 1 | ∣x∣: 1 | reproduced |" in text

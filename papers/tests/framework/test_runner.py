@@ -47,10 +47,10 @@ def test_the_command_line_runs_and_checks(folder: Path, capsys: pytest.CaptureFi
     assert "    measured   " in printed
     assert "stand-in, too small to judge" in printed
     assert "are too small to judge here: run again with --scale paper" in printed
-    assert "FAILS" not in printed
+    assert "not reproduced" not in printed
     page = Page(folder).html
     assert re.search(r"\d+ of the stand-ins too small to judge", page)
-    assert "check fails" not in page
+    assert "not reproduced on a stand-in" not in page
 
 
 @pytest.mark.parametrize(

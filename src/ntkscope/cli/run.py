@@ -51,8 +51,7 @@ def verdicts(record: ns.Record) -> list[str]:
     """Published beside measured and the verdict of each claim, and where the record lies."""
     lines = []
     for claim in record.claims:
-        held = {True: ", its check holds", False: ", its check FAILS", None: ", too small to judge" * claim.too_small}
-        lines += [f"{claim.id}: {claim.verdict}{held[claim.holds] if claim.verdict == 'stand-in' else ''}"]
+        lines += [f"{claim.id}: {'stand-in, too small to judge' if claim.too_small else claim.outcome}"]
         lines += [f"    published  {_short(claim.published)}"]
         lines += [f"    measured   {_short(claim.measured)}"] if claim.measured is not None else []
         lines += [f"    check      {_short(claim.tolerance)}"] if claim.tolerance is not None else []
