@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ntkscope.core import Claim, Record
 from ntkscope.core.files.atomic import CHECKED, write_file
+from ntkscope.core.files.plain import to_plain
 from ntkscope.core.records.record_schema import FILE, record_text
 from ntkscope.experiments import EXPERIMENTS
 
@@ -28,7 +29,10 @@ def judged(record: Record) -> dict[str, Claim]:
 
 def write(record: Record) -> None:
     """Replace the claims of a record, and nothing else in it."""
-    document = {**record.to_json(), "claims": [claim.to_json() for claim in judged(record).values()]}
+    document = {
+        **record.to_json(),
+        "claims": [to_plain(claim.to_json(), claim.id) for claim in judged(record).values()],
+    }
     write_file(record.folder / FILE, (record_text(document) + "\n").encode(), over=CHECKED)
 
 

@@ -28,7 +28,7 @@ from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.files.atomic import write_file
 from ntkscope.core.records.claims import OUTCOMES
 from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.framework.gather import KEY as GATHERED
+from ntkscope_papers.framework.provenance import sources
 
 MARK = re.compile(
     r"^<!-- made: (?P<kind>[a-z-]+) (?P<words>.*?) -->$(?P<body>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
@@ -103,9 +103,8 @@ def state(results: Results, words: str) -> list[str]:
 
 
 def _devices(record: Record) -> list[str]:
-    """Those that legs were computed on; the record's own if it gathered none."""
-    sources = record.metrics.get(GATHERED, ())
-    found = [source["environment"].get("device") for source in sources] or [record.environment.get("device")]
+    """Those that legs were computed on; the record's own where it does not say."""
+    found = [source["environment"].get("device") for source in sources(record)] or [record.environment.get("device")]
     return list(dict.fromkeys(str(device) for device in found if device))
 
 

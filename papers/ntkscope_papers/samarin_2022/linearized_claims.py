@@ -150,9 +150,8 @@ def _setting(config: Any, record: Record) -> Reading:
 def _grid(config: Any, record: Record) -> Reading:
     """configuration; every point was trained at x1 for both models"""
     found = {kind: len(record.metrics[f"grid/mnist/{kind}"]["points"]) for kind in ("network", "linear")}
-    return Reading(
-        found, all(count == 20 for count in found.values()), "20 epochs at x1; other widths use lr 0.1, 5e-5"
-    )
+    other = "searched at x1 with 20 epochs on MNIST; other widths and tasks use lr 0.1, 5e-5"
+    return Reading(found, all(count == 20 for count in found.values()), other=other)
 
 
 @claim("linearized-best-hparams-lenet", "Section 4.1", {"lr": 0.1, "weight_decay": 5e-5}, needs=GRIDS)
@@ -324,7 +323,8 @@ def _closes(config: Any, record: Record) -> Reading:
         gains = {kind: round(last[kind] - rows["x1"][kind], 2) for kind in ("LeNet", "LinLeNet")}
         measured[TITLES[task]] = {"gaps": {name: row["gap"] for name, row in rows.items()}, "gains": gains}
         holds = holds and shrinks(rows) and gains["LinLeNet"] > gains["LeNet"]
-    return Reading(measured, holds)
+    lacks = tuple(leg for task in ("mnist", "shifted") for leg in _missing(record, task, config.widths))
+    return Reading(measured, holds, lacks=lacks)
 
 
 @claim("linearized-double-precision", "Section 4", "no striking difference in double precision")

@@ -30,9 +30,22 @@ def run(
         list[Path] | None,
         typer.Option(help="Folder of a record whose legs are taken over; can be repeated."),
     ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A leg of the record in --out to compute once more, elsewhere, and compare; can be repeated."
+        ),
+    ] = None,
+    within: Annotated[float, typer.Option(help="Of --again: the relative difference that counts as the same.")] = 0.0,
 ) -> None:
-    """Run an experiment and print the verdicts on its claims."""
+    """Run an experiment and print the verdicts on its claims; with --again, exit with 1 where a leg comes out otherwise."""
     root = None if data_root is None else str(data_root)
+    if again:
+        compared, lines = ns.EXPERIMENTS[name].again(out, again, within=within, device=device, root=root, progress=True)
+        typer.echo(
+            "\n".join([*map(printable, lines), f"{len(compared)} results computed again, {len(lines)} differences"])
+        )
+        raise typer.Exit(1 if lines else 0)
     record = ns.run(
         name,
         scale,

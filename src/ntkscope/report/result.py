@@ -15,6 +15,7 @@ from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.numbers import duration
 from ntkscope.report.series import series
+from ntkscope.report.tables import Cell, table
 from ntkscope.report.views._generic import terms, values
 
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -92,7 +93,7 @@ def setting(record: Record) -> Markup | None:
 
 
 def made(record: Record, written: Mapping[str, Any]) -> Markup:
-    """The command, the environment and the stages of a record."""
+    """The command, the environment and the stages of a record, and where its results were made."""
     environment = {key: value for key, value in record.environment.items() if key != "packages"}
     packages = record.environment.get("packages") or {}
     stages = {name: f"{stage.done} steps, {duration(stage.seconds)}" for name, stage in record.stages.items()}
@@ -102,5 +103,29 @@ def made(record: Record, written: Mapping[str, Any]) -> Markup:
             tag("pre", tag("code", str(written["command"])), class_="command", tabindex="0", aria_label="Command"),
             terms({**about, **environment, **packages}),
             [tag("h3", "Stages"), terms(stages)] if stages else None,
+            sources(record),
         ]
     )
+
+
+def sources(record: Record) -> Markup | None:
+    """Of each process that made results of a record: where it ran and of which code, the command, seconds, and how busy others
+    kept the machine."""
+    rows = []
+    for source in [entry for key in ("gathered", "provenance") for entry in record.metrics.get(key) or []]:
+        about, beside = (
+            source["environment"],
+            [cores for cores in (source.get("beside") or {}).values() if cores is not None],
+        )
+        rows.append(
+            [
+                Cell(str(len(source["legs"])), len(source["legs"]), True),
+                Cell.of(about.get("device")),
+                Cell.of(about.get("commit") or source.get("source")),
+                Cell(duration(source["seconds"]), source["seconds"], True),
+                Cell(f"{max(beside):g} cores" if beside else "not known", max(beside, default=None), True),
+                Cell.of(source.get("command")),
+            ]
+        )
+    heads = ["Results", "Device", "Commit or source", "Seconds", "Others kept busy, at most", "Command"]
+    return join([tag("h3", "Where results were made"), table(heads, rows, name="Sources")]) if rows else None
