@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,15 @@ def test_what_is_not_available_is_never_called_reproduced(entries: Mapping[str, 
     for name, record in RECORDS.items():
         plain = {c.id for c in record.claims if c.outcome in ("reproduced", "not reproduced")}
         assert not plain & elsewhere, name
+
+
+def test_what_was_not_reproduced_has_a_reason_and_nothing_else_has() -> None:
+    why = tomllib.loads((PAPERS / "reasons.toml").read_text(encoding="utf-8"))
+    failed = {
+        c.id for name, record in RECORDS.items() if name == record.name for c in record.claims if c.holds is False
+    }
+    assert set(why) == {name for name in failed if not name.startswith("own-")}
+    assert all(len(words) > 20 for words in why.values())
 
 
 def test_canary_another_figure_is_noticed() -> None:

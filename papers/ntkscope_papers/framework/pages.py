@@ -10,6 +10,8 @@ Without names, the READMEs of the papers. A mark is a line `<!-- made: KIND WORD
 - `statements NAME`: all statements of an experiment with their checks and notes;
 - `reproduced NAME ...`, `not-reproduced NAME ...`: those with that verdict, of several experiments;
 - `verdicts NAME ...`: the verdicts alone;
+- `totals PREFIX ...`: how many statements whose ids begin so have which verdict;
+- `every PREFIX ...`: all those statements: published, measured, verdict, why it was not reproduced, record;
 - `figure NAME/STEM WORDS`: a picture of a record with a caption.
 """
 
@@ -18,6 +20,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +30,7 @@ from typing import Any
 
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.files.atomic import write_file
-from ntkscope.core.records.claims import OUTCOMES
+from ntkscope.core.records.claims import FAILS, HOLDS, OUTCOMES
 from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.framework.provenance import sources
 
@@ -168,6 +172,52 @@ def verdicts(results: Results, words: str) -> list[str]:
     return lines
 
 
+def _judged(results: Results, prefix: str) -> list[tuple[str, Claim]]:
+    """The statements whose ids begin so, with the names of their experiments, in the order of the ids."""
+    found = [
+        (name, claim)
+        for name in results.folders
+        for claim in (Record.open(results.folders[name]).claims if name in EXPERIMENTS else ())
+        if claim.id.startswith(f"{prefix}-")
+    ]
+    return sorted(found, key=lambda pair: pair[1].id)
+
+
+def totals(results: Results, words: str) -> list[str]:
+    """One row per prefix, and their sum."""
+    counted = {prefix: Counter(claim.outcome for _, claim in _judged(results, prefix)) for prefix in words.split()}
+    counted["all"] = sum(counted.values(), Counter())
+    lines = _head("ids", "statements", *OUTCOMES)
+    return lines + [
+        _row(prefix if prefix == "all" else f"`{prefix}-…`", of.total(), *(of[outcome] for outcome in OUTCOMES))
+        for prefix, of in counted.items()
+    ]
+
+
+def every(results: Results, words: str) -> list[str]:
+    """A table per prefix; long values are cut, the record has them whole."""
+    why = tomllib.loads((results.root / "reasons.toml").read_text(encoding="utf-8"))
+    lines: list[str] = []
+    for prefix in words.split():
+        lines += [f"## {prefix}", "", *_head("statement", "published", "measured", "verdict", "why", "record")]
+        for name, claim in _judged(results, prefix):
+            values = [_cut(as_cell(value)) for value in (claim.published, claim.measured)]
+            reason = why.get(claim.id) or _cut(claim.note.removeprefix(f"{HOLDS}; ").removeprefix(f"{FAILS}; "))
+            link = f"[{name}]({results.link(name)}/record.json)"
+            lines.append(_row(f"`{claim.id}`", *values, claim.outcome, reason, link))
+        lines.append("")
+    return lines[:-1]
+
+
+def _cut(words: str, most: int = 220) -> str:
+    """A text of at most so many characters.
+
+    >>> _cut("one two three", 8)
+    'one two …'
+    """
+    return words if len(words) <= most else words[: words.rfind(" ", 0, most)] + " …"
+
+
 def figure(results: Results, words: str) -> list[str]:
     """A picture of a record, or nothing where it has none."""
     which, _, caption = words.partition(" ")
@@ -186,6 +236,8 @@ KINDS: dict[str, Callable[[Results, str], list[str]]] = {
     "reproduced": lambda results, words: with_verdict(results, words, "reproduced"),
     "not-reproduced": lambda results, words: with_verdict(results, words, "not reproduced"),
     "verdicts": verdicts,
+    "totals": totals,
+    "every": every,
     "figure": figure,
 }
 

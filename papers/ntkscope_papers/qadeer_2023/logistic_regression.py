@@ -354,7 +354,8 @@ def corner_networks(count: int, run: Run) -> dict[str, Any]:
 
 def flipped(count: int, seed: int, purpose: str) -> list[np.ndarray]:
     """Labels of the training nodes: half-planes, some flipped at random, both classes among them."""
-    random, found = numpy_generator(seed, purpose), []
+    random = numpy_generator(seed, purpose)
+    found: list[np.ndarray] = []
     while len(found) < count:
         angle, shift = random.uniform(0, 2 * np.pi), random.uniform(-0.7, 0.7)
         labels = np.cos(angle) * GRID[0] + np.sin(angle) * GRID[1] > shift

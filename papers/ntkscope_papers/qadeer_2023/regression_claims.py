@@ -295,7 +295,9 @@ def theorem_4_1(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
     drawn = record.metrics["instances"]
     runs, all_hold = nets.of_theorem(rows, "theorem_4_1", "monotone residuals")
     narrow = under(record, "narrow/")
-    few, few_hold = nets.of_theorem(narrow, "theorem_4_1", "monotone residuals")
+    few, few_hold = nets.of_theorem(
+        {key: dict(one) for key, one in narrow.items()}, "theorem_4_1", "monotone residuals"
+    )
     bent = sum(
         rank > 2
         for one in narrow.values()
