@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -84,6 +85,18 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     page.write_text("<!-- made: state cntk -->\n<!-- end -->\n", encoding="utf-8")
     assert main([str(page)]) == 0
     assert "ntkscope_papers/im_2021/results/cntk/record.json) |" in page.read_text(encoding="utf-8")
+
+
+def test_findings_are_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("findings", ROOT / "docs" / "findings" / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    text, pictures = made.page()
+    assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == text, "run: python docs/findings/make.py"
+    assert len(pictures) == 10
+    assert {path.stem for path in (ROOT / "docs" / "findings").glob("*.svg")} == set(pictures)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
