@@ -38,7 +38,10 @@ def run(
     ] = None,
     within: Annotated[float, typer.Option(help="Of --again: the relative difference that counts as the same.")] = 0.0,
 ) -> None:
-    """Run an experiment and print the verdicts on its claims; with --again, exit with 1 where a leg comes out otherwise."""
+    """Run an experiment and print the verdicts on its claims.
+
+    With --again, compute legs of the record once more and exit with 1 where they come out otherwise.
+    """
     root = None if data_root is None else str(data_root)
     if again:
         compared, lines = ns.EXPERIMENTS[name].again(out, again, within=within, device=device, root=root, progress=True)
