@@ -246,10 +246,13 @@ def dip(axes: Sequence[Any]) -> Mapping[str, str]:
             ratio, curves.mean(0), "o-", markersize=3, color=drawing.COLOURS[i], label=f"{label}, mean of {len(runs)}"
         )
         if i == 0:
-            bottom = int(curves.mean(0).argmin())
+            bottom, lowest = int(curves.mean(0).argmin()), curves.argmin(1)
+            assert all(1 <= ratio[place] <= 2 for place in lowest)
+            assert (curves.min(1) < np.minimum(curves[:, 0], curves[:, -1])).all()
             numbers = {
                 "low": said(curves[:, bottom], 1),
                 "at": f"{ratio[bottom]:.2f}",
+                "fall": said(curves[:, 0] - curves.min(1), 1),
                 "left": said(curves[:, 0], 1),
                 "right": said(curves[:, -1], 1),
             }
