@@ -83,6 +83,15 @@ def test_every_result_says_where_it_was_made(tmp_path: Path) -> None:
     assert "Others kept busy" in str(result(record))
 
 
+@pytest.mark.parametrize(
+    "odd", [3, [3], {"a": 1}, [{"legs": 3, "beside": 4, "seconds": "x", "environment": 5}], [{"seconds": float("inf")}]]
+)
+def test_a_page_shows_whatever_a_record_says_of_its_sources(odd: object, tmp_path: Path) -> None:
+    with Record.create(tmp_path / "run", kind="experiment", name="x") as record:
+        record.put(provenance=odd)
+    assert "How this was computed" in str(result(record))
+
+
 def test_a_gathered_record_shows_where_its_legs_were_made_not_where_they_were_gathered(tmp_path: Path) -> None:
     other = Tiny.run(out=tmp_path / "a", legs=["part/a"])
     (entry,) = other.metrics["provenance"]

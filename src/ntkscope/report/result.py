@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from ntkscope.core.files.safe_files import is_inside, read_bytes
 from ntkscope.report.claims import claims_table, tally
 from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, folded, join, tag
-from ntkscope.report.numbers import duration
+from ntkscope.report.numbers import NONE, as_float, duration
 from ntkscope.report.series import series
+from ntkscope.report.source import mapping, names, rows_of
 from ntkscope.report.tables import Cell, table
 from ntkscope.report.views._generic import terms, values
 
@@ -110,22 +112,24 @@ def made(record: Record, written: Mapping[str, Any]) -> Markup:
 
 def sources(record: Record) -> Markup | None:
     """Of each process that made results of a record: where it ran and of which code, the command, seconds, and how busy others
-    kept the machine."""
+    kept the machine. A record may hold anything under these names."""
     rows = []
-    for source in [entry for key in ("gathered", "provenance") for entry in record.metrics.get(key) or []]:
-        about, beside = (
-            source["environment"],
-            [cores for cores in (source.get("beside") or {}).values() if cores is not None],
+    for source in [entry for key in ("gathered", "provenance") for entry in rows_of(record.metrics, key)]:
+        about, legs, seconds = (
+            mapping(source.get("environment")),
+            names(source.get("legs")),
+            as_float(source.get("seconds")),
         )
+        beside = max((as_float(cores) for cores in mapping(source.get("beside")).values()), default=math.nan)
         rows.append(
             [
-                Cell(str(len(source["legs"])), len(source["legs"]), True),
+                Cell(str(len(legs)), len(legs), True),
                 Cell.of(about.get("device")),
                 Cell.of(about.get("commit") or source.get("source")),
-                Cell(duration(source["seconds"]), source["seconds"], True),
-                Cell(f"{max(beside):g} cores" if beside else "not known", max(beside, default=None), True),
+                Cell(duration(seconds) if math.isfinite(seconds) else NONE, seconds, True),
+                Cell("not known" if math.isnan(beside) else f"{beside:g} cores", beside, True),
                 Cell.of(source.get("command")),
             ]
         )
-    heads = ["Results", "Device", "Commit or source", "Seconds", "Others kept busy, at most", "Command"]
+    heads = ["Results", "Device", "Commit or source", "Time", "Others kept busy, at most", "Command"]
     return join([tag("h3", "Where results were made"), table(heads, rows, name="Sources")]) if rows else None
