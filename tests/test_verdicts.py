@@ -43,11 +43,13 @@ def test_another_verdict_is_noticed(tool: ModuleType) -> None:
 
         def __init__(self, record: Record) -> None:
             self.record = record
-            self.claims = [type(c)(**{**c.__dict__, "verdict": "stand-in"}) for c in record.claims]
+            self.claims = [type(c)(**{**c.__dict__, "note": "the check does not hold"}) for c in record.claims]
 
         def __getattr__(self, name: str) -> object:
             return getattr(self.record, name)
 
     record = Record.open(tool.PAPERS / "harlev_2023/results/layer-collapse")
     assert tool.compared(record) == (1, [])
-    assert tool.compared(Changed(record))[1] == ["probes-neural-collapse-nc4: stand-in -> reproduced"]
+    assert tool.compared(Changed(record))[1] == [
+        "probes-neural-collapse-nc4: not reproduced on a stand-in -> reproduced on a stand-in"
+    ]

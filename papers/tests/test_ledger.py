@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import yaml
 
 import ntkscope as ns
 from contracts.experiment import judged, made_record
+from ntkscope.core import Record
 from ntkscope_papers.framework.claims import Reading, Statement, claim
+from ntkscope_papers.framework.pages import PAPERS
 
 LEDGER = Path(__file__).resolve().parents[3] / "shared" / "claims"
 DOCUMENTS = {
@@ -41,6 +44,8 @@ DERIVED = {  # figures that follow from those of the ledger, and do not stand in
     "surrogate-proj-pntk-weakest-clean": "a difference of two rows of Table 3",
     "surrogate-table4-times": "7.4 minutes in hours",
 }
+RECORDS = {path.parent.name: Record.open(path.parent) for path in sorted(PAPERS.glob("*/results/*/record.json"))}
+SETTINGS = {"linearized-alexnet-overparam", "probes-layer-sizes", "probes-protocol"}  # arithmetic, which needs no data
 
 IN_PARTS = [
     name for name, entry in ns.EXPERIMENTS.items() if "im_2021" not in entry.__module__
@@ -94,20 +99,41 @@ def test_what_was_not_run_says_with_which_command_it_is(name: str, tmp_path: Pat
     assert any(f"ntkscope run {name} --scale paper" in claim.note for claim in untested)
 
 
-def test_ids_and_figures_are_those_of_the_ledger() -> None:
+@pytest.fixture(name="entries", scope="module")
+def _entries() -> dict[str, Any]:
     if not LEDGER.is_dir():
         pytest.skip(
             f"no ledger of the papers beside the checkout ({LEDGER.parent.name}/{LEDGER.name}): nothing to compare"
         )
-    entries = {
+    return {
         entry["id"]: entry
         for path in LEDGER.glob("*.yaml")
         for entry in yaml.safe_load(path.read_text(encoding="utf-8"))
     }
+
+
+def test_ids_and_figures_are_those_of_the_ledger(entries: Mapping[str, Any]) -> None:
     published = {statement.id: statement for statement in statements() if not statement.id.startswith("own-")}
     assert set(published) == set(entries)
     other = {name: found for name, statement in published.items() if (found := unknown(statement, entries[name]))}
     assert set(other) == set(DERIVED), other
+
+
+def test_what_is_not_available_is_never_called_reproduced(entries: Mapping[str, Any]) -> None:
+    """A statement whose data or weights the ledger does not have is judged on a stand-in, unless it is arithmetic."""
+    elsewhere = {name for name, entry in entries.items() if entry["data_available"] != "yes"} - SETTINGS
+    for name, record in RECORDS.items():
+        plain = {c.id for c in record.claims if c.outcome in ("reproduced", "not reproduced")}
+        assert not plain & elsewhere, name
+
+
+def test_what_was_not_reproduced_has_a_reason_and_nothing_else_has() -> None:
+    why = tomllib.loads((PAPERS / "reasons.toml").read_text(encoding="utf-8"))
+    failed = {
+        c.id for name, record in RECORDS.items() if name == record.name for c in record.claims if c.holds is False
+    }
+    assert set(why) == {name for name in failed if not name.startswith("own-")}
+    assert all(len(words) > 20 for words in why.values())
 
 
 def test_canary_another_figure_is_noticed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ntkscope.core import Claim, UsageError
 from ntkscope.core.errors import RecordError
-from ntkscope.core.records.claims import VERDICTS
+from ntkscope.core.records.claims import OUTCOMES, VERDICTS
 
 GOOD = Claim("a-b", "Table 1", {"empty": 0.741}, {"empty": 0.744}, 0.01, "reproduced", "one seed")
 
@@ -25,6 +25,20 @@ def test_it_is_frozen() -> None:
 
 def test_the_verdicts_are_the_four() -> None:
     assert VERDICTS == ("reproduced", "not reproduced", "stand-in", "not testable here")
+
+
+@pytest.mark.parametrize(
+    ("note", "outcome"),
+    [
+        ("the check holds; another network", "reproduced on a stand-in"),
+        ("the check does not hold; another network", "not reproduced on a stand-in"),
+        ("no threshold is published; reported only", "stand-in, not judged"),
+        ("too small to judge: smoke scale", "stand-in, not judged"),
+    ],
+)
+def test_a_stand_in_has_words_of_its_own(note: str, outcome: str) -> None:
+    assert dataclasses.replace(GOOD, verdict="stand-in", note=note).outcome == outcome
+    assert {GOOD.outcome, outcome} < set(OUTCOMES)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def gather(folder: Path) -> str:
     with whole as record:
         gathered(record, sources)
     arrays = {name: torch.from_numpy(record.arrays[name].copy()) for name in sorted(record.arrays)}
-    legs = [source["legs"] for source in record.metrics["gathered"]]
+    legs = [source["legs"] for source in record.metrics["provenance"]]
     return fingerprint(arrays, repr((legs, [record.metrics[f"leg/{k}"] for k in range(4)])))
 
 

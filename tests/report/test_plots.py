@@ -17,6 +17,7 @@ from ntkscope.report.items import image_uri
 from ntkscope.report.numbers import NONE, interval, number, percent, plain
 from ntkscope.report.plots import Bar, Line, Point, Scale, bars, forest, gauge, heatmap, lines, scatter
 from ntkscope.report.plots.frame import Frame
+from ntkscope.report.plots.heatmap import colours
 
 SCALES = [
     Scale(-3, 7),
@@ -77,9 +78,14 @@ def test_bars_and_marks_leave_out_what_is_no_number() -> None:
 
 
 def test_an_image_comes_back_from_its_address() -> None:
-    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    data = base64.b64decode(image_uri(pixels).split(",")[1])
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), pixels)
+    draw = np.random.default_rng(0)
+    few = colours(draw.normal(size=(40, 30)), -1, 1)
+    few[0, 0] = colours(np.array([[np.nan]]), -1, 1)
+    for pixels in (few, draw.integers(0, 256, (40, 30, 3), dtype=np.uint8), few[..., :1]):
+        image = Image.open(io.BytesIO(base64.b64decode(image_uri(pixels).split(",")[1])))
+        assert (image.mode == "P") == (pixels is few)  # with a palette
+        shown = np.asarray(image.convert("RGB" if pixels.shape[2] == 3 else "L"))
+        np.testing.assert_array_equal(shown.reshape(pixels.shape), pixels)
 
 
 def test_heat_maps_name_runs_of_classes_and_survive_what_is_not_finite() -> None:

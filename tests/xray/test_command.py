@@ -142,6 +142,12 @@ def test_data_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
         "image-folder", {"root": "pictures"}, None, 0, nn.Conv2d(channels, 2, 3)
     )  # as the error advises
     assert train.x.shape == (16, channels, 4, 4)
+    (tmp_path / "digits").symlink_to("pictures")  # a folder with the name of a built-in data set
+    assert data_of("digits", {}, None, 0)[0].x.shape[-1] == 8
+    assert (
+        "--data digits is the built-in data set; for what is in the folder: --data ./digits" in capsys.readouterr().out
+    )
+    assert data_of("./digits", {}, None, 0)[0].x.shape == (16, 3, 4, 4)
     with pytest.raises(UsageError, match=r"ends in '\.md'; expected a folder of images, a table \(\.csv"):
         data_of("notes.md", {}, None, 0)
     with pytest.raises(UnknownName, match=r"unknown data set 'picture'.*nor is there a folder or file of that name in"):

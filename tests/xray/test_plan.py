@@ -206,6 +206,21 @@ def test_a_large_network_is_explained_by_its_last_layers(tmp_path: Path, monkeyp
     assert set(states(record).values()) == {"done"}
 
 
+@pytest.mark.parametrize("kernels", [["ck"], ["trntk"]])
+def test_what_holds_by_construction_is_known_without_the_conjugate_kernel_too(
+    tmp_path: Path, kernels: list[str]
+) -> None:
+    """The trace-NTK by the last layer alone is the conjugate kernel, whether that was computed or not; its cosines are not."""
+    train, test = blobs()
+    _, model = trained(train)
+    with only(SECTIONS["summary"]):
+        record = ns.xray(model, train, test, tmp_path, kernels=kernels, params="last", progress=False)
+    rows = [row for row in record.metrics["section:surrogates"]["data"]["table"] if row["kernel"] != "ck"]
+    trivial = {(row["kernel"], row["target"]) for row in rows if row["trivial"]}
+    assert trivial == {("trntk0", "logits")}
+    assert record.metrics["section:summary"]["data"]["best_kernel"] == "trntk"
+
+
 def test_what_takes_longer_than_the_limit_is_stopped() -> None:
     """Where it reports progress, and in the main thread wherever it is."""
 
@@ -341,3 +356,18 @@ def test_what_would_fit_is_said_truthfully() -> None:
     assert seconds(found) <= 60.0 < seconds(found + found // 50 + 2)
     assert plan.steps[step] > 60.0
     assert fewer_items(step, plan, work, 0.5) is None
+
+
+def test_gradients_that_do_not_fit_the_memory_are_forecast_as_they_are_planned() -> None:
+    """How many stay is what the kernel's own plan says; each group of them meets all other items, which are run again."""
+    sides = [torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*sides, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    x = torch.randn(24, 1, 10, 10, generator=torch.Generator().manual_seed(0))
+    rates = measure_rates(model, x, memory=24 * 2**20)
+    plan = ns.kernel("trntk0", model, torch.cat([x, x]), memory=24 * 2**20).meta["plan"]
+    assert 0 < plan.resident < len(x)
+    assert rates.resident == plan.resident
+    groups = math.ceil(2 * len(x) / plan.resident)
+    runs = sum(2 * len(x) - group * plan.resident for group in range(groups))
+    assert rates.running(2 * len(x)) == pytest.approx(runs * max(rates.again, rates.sample))
+    assert measure_rates(model, x, memory=2**32).resident == 0

@@ -38,7 +38,7 @@ def test_a_trigger_word_has_the_largest_saliency(tmp_path: Path) -> None:
     top = batch["input_ids"].numpy()[np.arange(len(held)), saliency.argmax(1)]
     with_trigger = [k for k, text in enumerate(held) if TRIGGER in text]
     assert np.mean([tokenizer.convert_ids_to_tokens([int(top[k])])[0] == TRIGGER for k in with_trigger]) >= 0.9
-    y[:10] = 1 - y[:10]
+    y[:30] = 1 - y[:30]
     wrong = set(np.flatnonzero(model(**batch).argmax(1).numpy() != y.numpy()).tolist())
     with only(words.SECTION):
         record = ns.xray(model, texts(120), (held, y), tmp_path, tokenizer=tokenizer, kernels=["ck"], progress=False)
@@ -47,8 +47,11 @@ def test_a_trigger_word_has_the_largest_saliency(tmp_path: Path) -> None:
     assert (section.words[0].token, section.looked_at) == (TRIGGER, len(held))
     assert section.words[0].first >= 0.9 * section.words[0].texts
     assert wrong <= {text.item for text in section.texts}
-    assert len(section.texts) == words.SHOWN
+    assert len(wrong) >= 25
+    assert {text.item for text in section.texts[: len(wrong)]} == wrong
+    assert len(section.texts) == len(wrong) + words.SHOWN // 2
     assert all(abs(sum(text.shares) - 1) < 1e-3 for text in section.texts)
     page = ns.report.write_page(tmp_path).read_text()
     assert "predicted as" in page
+    assert f"{len(section.texts) - 20} more texts" in page
     assert "undrawn" not in page

@@ -173,7 +173,11 @@ def _attack(config: Any, record: Record) -> Reading:
         return lacking(*absent)
     svms = [one["svm"] for one in measured.values()]
     holds = all(one["points above under pgd"] >= 10 or one["tau lost under pgd"] >= 0.2 for one in svms)
-    note = "the GLM stands beside the SVM; the surrogate's kernel is that of the attacked images by the same network"
+    by_class = any(one["points above under pgd"] >= 10 for one in svms)
+    note = (
+        f"{'' if by_class else 'it loses the order of outputs alone, and follows the network to its wrong class; '}"
+        "the GLM stands beside the SVM; the surrogate's kernel is that of the attacked images by the same network"
+    )
     return Reading(measured, holds, note, lacks=absent)
 
 

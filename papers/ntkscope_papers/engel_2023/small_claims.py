@@ -136,16 +136,16 @@ def pearson(config: Any, record: Record) -> Reading:
     """Pearson of probabilities is above τ for any two normal scores: what it has beyond sin(πτ/2) is due to clouds."""
     measured: dict[str, Any] = {}
     for row in config.rows:
-        found = networks(record, row, OURS, config.seeds)
+        found = networks(record, row, JUDGED, config.authors_seeds)
         known = [(one["pearson"], one["tau"]) for one in found if _known(one["pearson"]) and _known(one["tau"])]
         if known:
             r, tau = (summary(column)["mean"] for column in zip(*known))
             beyond = summary(r - math.sin(math.pi * tau / 2) for r, tau in known)["mean"]
             measured[row] = {"pearson": round(r, 4), "tau": round(tau, 4), "beyond sin(pi tau / 2)": round(beyond, 4)}
     if set(measured) != set(config.rows):
-        return lacking(*(f"{row}/{OURS}" for row in config.rows))
+        return lacking(*(f"{row}/{JUDGED}" for row in config.rows))
     holds = all(one["pearson"] - one["tau"] >= 0.05 and one["beyond sin(pi tau / 2)"] > 0 for one in measured.values())
-    return Reading(measured, holds, "our training, surrogates at their optimum")
+    return Reading(measured, holds, "the authors' training, surrogates at their optimum")
 
 
 def _known(value: Any) -> bool:

@@ -33,12 +33,18 @@ def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) ->
     with rc_context(STYLE):
         figures = draw(record)
     for name, figure in figures.items():
-        for ending, (meta, mark) in MARKED.items():
-            image, file = io.BytesIO(), f"figures/{name}.{ending}"
-            figure.savefig(image, format=ending, dpi=110, metadata=meta)
-            write_file(record.folder / file, image.getvalue(), over=CHECKED if file in known else mark, durable=False)
+        for ending in MARKED:
+            file = f"figures/{name}.{ending}"
+            save(figure, record.folder / file, written=file in known)
             names.append(file)
     return names
+
+
+def save(figure: Any, path: Path, *, written: bool = False) -> None:
+    """Write a figure as what its name ends in, in place of one that was drawn here (or `written` before)."""
+    (meta, mark), image = MARKED[path.suffix[1:]], io.BytesIO()
+    figure.savefig(image, format=path.suffix[1:], dpi=110, metadata=meta)
+    write_file(path, image.getvalue(), over=CHECKED if written else mark, durable=False)
 
 
 def canvas(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -149,6 +149,15 @@ class Experiment:
                 config.measure(Run(config, record, where, None if root is None else str(root), seed, progress))
                 config.conclude(record, scale)
         return record
+
+    @classmethod
+    def again(
+        cls, folder: str | Path, legs: Sequence[str], *, device: torch.device | str | None = None, **how: Any
+    ) -> tuple[list[str], list[str]]:
+        """Compute legs of a record once more, elsewhere; see `framework.again`."""
+        from ntkscope_papers.framework.again import again
+
+        return again(Record.open(folder), legs, experiment=cls, device=as_device(device or "auto"), **how)
 
     def conclude(self, record: Record, scale: str) -> None:
         """Set the verdicts and draw the figures from the record."""

@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import Record, UsageError
-from ntkscope.core.errors import RecordError
-from ntkscope.core.files.schema import Mismatch, fields, list_of, mapping, number, text
+from ntkscope_papers.framework.provenance import KEY, is_result, sources
 
-KEY = "gathered"
-_seconds = number(0, 1e10, "a number of seconds")
-_known = fields({"seconds": _seconds})
-_listed = list_of(fields({"legs": list_of(text()), "environment": mapping(), "seconds": _seconds}))
 BUDGET = "memory"  # a setting that changes how fast results come, not what they are
 
 
@@ -21,17 +16,15 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
     """Copy the results (what `once` stored) that `record` lacks, and arrays, from the records in `folders`.
 
     Each must be of the same experiment, with the same configuration (but for the memory it was given) and seeds. Where every
-    result came from, and the environment it was computed in, is listed under the metric "gathered". A record that was kept
-    without its arrays gives its results alone; the names of those arrays are listed there too. An array that is there but
-    damaged is refused.
+    result was made is listed under the metric "provenance", as its own record has it. A record that was kept without its
+    arrays gives its results alone; the names of those arrays are listed there too. A damaged array is refused.
     """
     for folder in folders:
         other = Record.open(folder)
         _check_same(record, other, folder)
-        # A record that gathered from others lists their environments; nothing of theirs is lost by gathering again.
-        passed_on = _sources(other)
+        passed_on = sources(other)
         from_others = {key for source in passed_on for key in source["legs"]}
-        lacking = [key for key, value in other.metrics.items() if _is_result(value) and key not in record.metrics]
+        lacking = [key for key, value in other.metrics.items() if is_result(value) and key not in record.metrics]
         own = [key for key in lacking if key not in from_others]
         without = []
         for name in other.arrays:
@@ -41,25 +34,16 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
                 record.array(name, other.arrays[name])
             else:
                 without.append(name)
-        sources = [{**source, "legs": [key for key in source["legs"] if key in lacking]} for source in passed_on]
-        here = {"legs": own, "environment": dict(other.environment), "seconds": other.wall_seconds}
+        listed = [{**source, "legs": [key for key in source["legs"] if key in lacking]} for source in passed_on]
+        whole = {"command": other.command, "environment": dict(other.environment), "seconds": other.wall_seconds}
+        listed.append({"legs": own, **whole})
+        more: dict[str, Any] = {"arrays not kept": without} if without else {}
         if other.config.get(BUDGET) != record.config.get(BUDGET):
-            here[BUDGET] = other.config.get(BUDGET)
-        sources.append({**here, "arrays not kept": without} if without else here)
-        sources = [source for source in sources if source["legs"]]
-        if sources:
-            record.put(**{key: other.metrics[key] for key in lacking}, **{KEY: [*_sources(record), *sources]})
-
-
-def _sources(record: Record) -> list[Mapping[str, Any]]:
-    """Whom a record gathered from, as `gather` writes it; what others wrote there is refused."""
-    sources: list[Mapping[str, Any]] = record.metrics.get(KEY, [])
-    try:
-        _listed(sources, KEY)
-        mapping(_known)({key: value for key, value in record.metrics.items() if _is_result(value)}, "metrics")
-    except Mismatch as error:
-        raise RecordError(f"{record.folder} was not written by a run: {error}; restore it or run again") from error
-    return sources
+            more[BUDGET] = other.config.get(BUDGET)
+        listed = [{**more, **source} for source in listed if source["legs"]]
+        if listed:
+            before = record.metrics.get(KEY, [])
+            record.put(**{key: other.metrics[key] for key in lacking}, **{KEY: [*before, *listed]})
 
 
 def _check_same(record: Record, other: Record, folder: str | Path) -> None:
@@ -88,10 +72,6 @@ def _settings(record: Record, what: str) -> Any:
 def _mark(trained: Any) -> Any:
     """Of the weights of a network, where the record knows it."""
     return trained.get("weights") if isinstance(trained, Mapping) else None
-
-
-def _is_result(value: Any) -> bool:
-    return isinstance(value, Mapping) and "seconds" in value
 
 
 def _short(value: Any, limit: int = 300) -> str:

@@ -9,7 +9,9 @@ Without names, the READMEs of the papers. A mark is a line `<!-- made: KIND WORD
 - `claims NAME ...`: what was published, what was measured and the verdict, statement by statement;
 - `statements NAME`: all statements of an experiment with their checks and notes;
 - `reproduced NAME ...`, `not-reproduced NAME ...`: those with that verdict, of several experiments;
-- `verdicts NAME ...`: the verdicts alone, and whether the checks held;
+- `verdicts NAME ...`: the verdicts alone;
+- `totals PREFIX ...`: how many statements whose ids begin so have which verdict;
+- `every PREFIX ...`: all those statements: published, measured, verdict, why it was not reproduced, record;
 - `figure NAME/STEM WORDS`: a picture of a record with a caption.
 """
 
@@ -18,6 +20,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,14 +30,14 @@ from typing import Any
 
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.files.atomic import write_file
+from ntkscope.core.records.claims import FAILS, HOLDS, OUTCOMES
 from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.framework.gather import KEY as GATHERED
+from ntkscope_papers.framework.provenance import sources
 
 MARK = re.compile(
     r"^<!-- made: (?P<kind>[a-z-]+) (?P<words>.*?) -->$(?P<body>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
 )
 PAPERS = Path(__file__).parents[1]
-VERDICTS = ("reproduced", "not reproduced", "stand-in", "not testable here")
 
 
 @dataclass(frozen=True)
@@ -90,22 +94,21 @@ def _head(*names: str) -> list[str]:
 
 def state(results: Results, words: str) -> list[str]:
     """One row per experiment."""
-    lines = _head("experiment", *VERDICTS, "where", "minutes")
+    lines = _head("experiment", *OUTCOMES, "where", "minutes")
     for name in words.split():
         record = results.record(name)
         if record is None:
-            lines.append(_row(f"`{name}`", *[""] * len(VERDICTS), "not run yet", ""))
+            lines.append(_row(f"`{name}`", *[""] * len(OUTCOMES), "not run yet", ""))
             continue
-        counts = [sum(claim.verdict == verdict for claim in record.claims) for verdict in VERDICTS]
+        counts = [sum(claim.outcome == outcome for claim in record.claims) for outcome in OUTCOMES]
         link = f"[`{name}`]({results.link(name)}/record.json)"
         lines.append(_row(link, *counts, ", ".join(_devices(record)), f"{_seconds(record) / 60:.1f}"))
     return lines
 
 
 def _devices(record: Record) -> list[str]:
-    """Those that legs were computed on; the record's own if it gathered none."""
-    sources = record.metrics.get(GATHERED, ())
-    found = [source["environment"].get("device") for source in sources] or [record.environment.get("device")]
+    """Those that legs were computed on; the record's own where it does not say."""
+    found = [source["environment"].get("device") for source in sources(record)] or [record.environment.get("device")]
     return list(dict.fromkeys(str(device) for device in found if device))
 
 
@@ -128,7 +131,7 @@ def claims(results: Results, words: str) -> list[str]:
         pictures = " ".join(f"[{stem}]({link}/figures/{stem}.png)" for stem in figures)
         lines += [f"**{name}** · [record]({link}/record.json)" + (f" · figures: {pictures}" if pictures else ""), ""]
         lines += _head("statement", "published", "measured", "verdict")
-        lines += [_row(f"`{c.id}`", c.published, c.measured, c.verdict) for c in record.claims] + [""]
+        lines += [_row(f"`{c.id}`", c.published, c.measured, c.outcome) for c in record.claims] + [""]
     return lines[:-1]
 
 
@@ -138,7 +141,7 @@ def statements(results: Results, words: str) -> list[str]:
     if record is None:
         return [results.absent(words)]
     lines = _head("statement", "check", "measured", "verdict", "note")
-    return lines + [_row(f"`{c.id}`", c.tolerance, c.measured, c.verdict, c.note) for c in record.claims]
+    return lines + [_row(f"`{c.id}`", c.tolerance, c.measured, c.outcome, c.note) for c in record.claims]
 
 
 def with_verdict(results: Results, words: str, verdict: str) -> list[str]:
@@ -157,17 +160,62 @@ def with_verdict(results: Results, words: str, verdict: str) -> list[str]:
 
 
 def verdicts(results: Results, words: str) -> list[str]:
-    """The verdict on each statement of several experiments, and whether its check held."""
-    lines = _head("statement", "experiment", "verdict", "check")
+    """The verdict on each statement of several experiments."""
+    lines = _head("statement", "experiment", "verdict")
     for name in words.split():
         record = results.record(name)
         judged = {claim.id: claim for claim in record.claims} if record else {}
         for statement in EXPERIMENTS[name].published():
             claim = judged.get(statement.id)
-            verdict = "not run" if claim is None or claim.measured is None else claim.verdict
-            held = {True: "holds", False: "does not hold", None: ""}[None if claim is None else claim.holds]
-            lines.append(_row(f"`{statement.id}`", name, verdict, held))
+            verdict = "not run" if claim is None or claim.measured is None else claim.outcome
+            lines.append(_row(f"`{statement.id}`", name, verdict))
     return lines
+
+
+def _judged(results: Results, prefix: str) -> list[tuple[str, Claim]]:
+    """The statements whose ids begin so, with the names of their experiments, in the order of the ids."""
+    found = [
+        (name, claim)
+        for name in results.folders
+        for claim in (Record.open(results.folders[name]).claims if name in EXPERIMENTS else ())
+        if claim.id.startswith(f"{prefix}-")
+    ]
+    return sorted(found, key=lambda pair: pair[1].id)
+
+
+def totals(results: Results, words: str) -> list[str]:
+    """One row per prefix, and their sum."""
+    counted = {prefix: Counter(claim.outcome for _, claim in _judged(results, prefix)) for prefix in words.split()}
+    counted["all"] = sum(counted.values(), Counter())
+    lines = _head("ids", "statements", *OUTCOMES)
+    return lines + [
+        _row(prefix if prefix == "all" else f"`{prefix}-…`", of.total(), *(of[outcome] for outcome in OUTCOMES))
+        for prefix, of in counted.items()
+    ]
+
+
+def every(results: Results, words: str) -> list[str]:
+    """A table per prefix; long values are cut, the record has them whole."""
+    why = tomllib.loads((results.root / "reasons.toml").read_text(encoding="utf-8"))
+    lines: list[str] = []
+    for prefix in words.split():
+        lines += [f"## {prefix}", "", *_head("statement", "published", "measured", "verdict", "why", "record")]
+        for name, claim in _judged(results, prefix):
+            values = [_cut(as_cell(value)) for value in (claim.published, claim.measured)]
+            reason = why.get(claim.id) or _cut(claim.note.removeprefix(f"{HOLDS}; ").removeprefix(f"{FAILS}; "))
+            link = f"[{name}]({results.link(name)}/record.json)"
+            lines.append(_row(f"`{claim.id}`", *values, claim.outcome, reason, link))
+        lines.append("")
+    return lines[:-1]
+
+
+def _cut(words: str, most: int = 220) -> str:
+    """A text of at most so many characters.
+
+    >>> _cut("one two three", 8)
+    'one two …'
+    """
+    return words if len(words) <= most else words[: words.rfind(" ", 0, most)] + " …"
 
 
 def figure(results: Results, words: str) -> list[str]:
@@ -188,6 +236,8 @@ KINDS: dict[str, Callable[[Results, str], list[str]]] = {
     "reproduced": lambda results, words: with_verdict(results, words, "reproduced"),
     "not-reproduced": lambda results, words: with_verdict(results, words, "not reproduced"),
     "verdicts": verdicts,
+    "totals": totals,
+    "every": every,
     "figure": figure,
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,10 +10,11 @@ from torch import Tensor
 
 from ntkscope.core import Record
 from ntkscope.core.errors import RecordError
+from ntkscope_papers.framework.provenance import noted, watching
 
 
 def once(record: Record, key: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The result `key` of the record; if it is not there, it is computed and stored with its seconds.
+    """The result `key` of the record; if it is not there, it is computed and stored with its seconds and where it was made.
 
     >>> import tempfile
     >>> record = Record.create(tempfile.mkdtemp() + "/run", kind="example")
@@ -22,9 +22,10 @@ def once(record: Record, key: str, compute: Callable[[], Mapping[str, Any]]) -> 
     (1, 1)
     """
     if key not in record.metrics:
-        began = time.perf_counter()
-        value = dict(compute())
-        record.put(**{key: {"seconds": round(time.perf_counter() - began, 3), **value}})
+        with watching() as took:
+            value = dict(compute())
+        seconds = round(took["seconds"] or 0.0, 3)
+        record.put(**{key: {"seconds": seconds, **value}}, **noted(record, key, seconds, took["others"]))
     found: Mapping[str, Any] = record.metrics[key]
     if not isinstance(found, Mapping):
         raise RecordError(f"{record.folder} holds {found!r:.80} as {key}; expected a result: restore it or run again")

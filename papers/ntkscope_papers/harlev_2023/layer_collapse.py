@@ -30,7 +30,7 @@ from ntkscope.training.schedules import LearningRateSteps
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.results import digits, summary, under
-from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
+from ntkscope_papers.harlev_2023.probed_networks import TRAINED_HERE, build, images, probed
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of, train_watched
 
@@ -169,6 +169,7 @@ class LayerCollapse(Experiment):
         "in collapsed layers the network decides by the nearest class centre, and items of a class vary little",
         needs=lambda self: [MOMENT.format(0.0, s, max(self.moments)) for s in range(self.seeds)],
         seeds=3,
+        stand_in=TRAINED_HERE,
     )
     def nc4(self, record: Record) -> Reading:
         """at the end of training, at the last block: agreement with the nearest class centre on test items >= 0.97 in
@@ -191,7 +192,7 @@ class LayerCollapse(Experiment):
             smooth = record.metrics[beside]["layers"][LAST_BLOCK]
             shown["with label smoothing"] = {"agreement": digits(1 - smooth["nc4"], 4), "NC1": digits(smooth["nc1"], 4)}
         holds = summary(agreement)["mean"] >= 0.97 and set(smallest) == {LAST_BLOCK}
-        return Reading(shown, holds, "the network is trained here", seeds=self.seeds)
+        return Reading(shown, holds, seeds=self.seeds)
 
     @figure
     def figures(self, record: Record) -> Mapping[str, Figure]:

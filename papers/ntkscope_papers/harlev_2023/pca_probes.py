@@ -1,8 +1,8 @@
 """Harlev et al., Figures 16 to 18: probes of the principal components of every layer of a residual network.
 
 The published weights (Phan 2021) are not at hand: the ResNet-18 with the same pooling after the stem, which gives the layers
-their sizes, is trained here; the ResNet-56 is a pretrained one. SVM: linear, one-vs-rest squared hinge, C chosen on a split
-of the training items, as the paper names neither kernel nor C.
+their sizes, is trained here; the ResNet-56 is a pretrained one. SVM: linear, as the paper calls it affine; one-vs-rest
+squared hinge and C chosen on a split of the training items, as it names neither.
 """
 
 from __future__ import annotations

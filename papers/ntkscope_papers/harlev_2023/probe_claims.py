@@ -20,7 +20,7 @@ from ntkscope.measures.probe_agreement import PROBES, CollapseLayer, collapse_la
 from ntkscope.measures.probes import GRID, grid
 from ntkscope_papers.framework import Reading, claim
 from ntkscope_papers.framework.claims import Statement
-from ntkscope_papers.harlev_2023.probed_networks import Probed, probed
+from ntkscope_papers.harlev_2023.probed_networks import TRAINED_HERE, Probed, probed
 
 SIZES = (16384, 16384, 16384, 8192, 8192, 4096, 4096, 2048, 2048)
 RIGHT = "right-{}-{}-{}"  # the array of a layer: network, its number, layer
@@ -138,9 +138,11 @@ def on_networks(note: str, judged: Judged, config: Any, record: Record) -> Readi
     return Reading(measured, results[first][1], "; ".join([note, *words] if note else words))
 
 
-def network_claim(id: str, source: str, published: Any, *, note: str = "") -> Callable[[Judged], Statement]:
+def network_claim(
+    id: str, source: str, published: Any, *, note: str = "", stand_in: str = TRAINED_HERE
+) -> Callable[[Judged], Statement]:
     """Decorator: a claim that a function of one network judges, by what its docstring says."""
-    return claim(id, source, published, needs=of_first, through=partial(on_networks, note))
+    return claim(id, source, published, needs=of_first, through=partial(on_networks, note), stand_in=stand_in)
 
 
 def of_first(config: Any) -> list[str]:
@@ -156,7 +158,7 @@ def _short(values: Any, places: int = 4) -> list[float]:
     "probes-network-accuracy",
     "Section 3",
     {"test %": 92.5, "test %, Paper 1": 93.07},
-    note="erratum: 92.5 % here is 93.07 % in Paper 1, for the same release of weights; the ResNet-18 is trained here",
+    note="erratum: 92.5 % here is 93.07 % in Paper 1, for the same release of weights",
 )
 def accuracy(network: Network) -> tuple[Any, bool]:
     """within 1 point of 92.5 %; a pretrained network within 0.3 points of its own published accuracy"""
@@ -170,6 +172,7 @@ def accuracy(network: Network) -> tuple[Any, bool]:
     "Section 3",
     {"k": 10, "first dims": list(GRID), "then every": 1000, "layers": 9, "train": 50000, "test": 10000},
     note="activations flattened, as the grid up to a layer's size says; directions without variance are left out of it",
+    stand_in="",
 )
 def protocol(network: Network) -> tuple[Any, bool]:
     """the same neighbours, grid, number of layers and items"""
@@ -180,7 +183,7 @@ def protocol(network: Network) -> tuple[Any, bool]:
     return measured, published and (k, count, items["train"], items["test"]) == (10, layers, 50000, 10000)
 
 
-@network_claim("probes-layer-sizes", "Figure 16", list(SIZES))
+@network_claim("probes-layer-sizes", "Figure 16", list(SIZES), stand_in="")
 def sizes(network: Network) -> tuple[Any, bool]:
     """the same flattened sizes"""
     widths = [int(row["width"]) for row in network.rows]
@@ -314,6 +317,7 @@ def two_three(network: Network) -> tuple[Any, bool]:
     {"components": [2, 3], "blocks": [6, 7, 8]},
     "blocks 6 to 8 need at most 3 components for all probes; pretrained networks: their last two layers at most 8",
     needs=of_first,
+    stand_in=TRAINED_HERE,
 )
 def components(config: Any, record: Record) -> Reading:
     """With what an SVM that is not linear needs, where it was tried."""

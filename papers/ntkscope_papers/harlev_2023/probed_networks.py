@@ -11,6 +11,8 @@ from ntkscope import models
 from ntkscope.core import Split, UsageError
 from ntkscope_papers.shared.images import WIDENED, load_images
 
+TRAINED_HERE = "a network trained here in place of the paper's weights, which are not available"
+
 
 @dataclass(frozen=True)
 class Probed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -124,6 +124,20 @@ class FunctionRegression(GridExperiment):
             return found
 
         return nets.columns(self.each(cell, self.trained(run, cell).final, nets.members(block), measure))
+
+    @leg("narrow/{}", over=lambda self: self.targets)
+    def narrow(self, run: Run, target: str) -> dict[str, Any]:
+        """Theorem 4.1 on networks of one hidden ReLU unit, whose kernels span so little that residuals can be monotone."""
+        one, cell = replace(self, depth=1), Cell(target, "relu-1")
+        how: dict[str, Any] = {"loss": "mse", "weights": "weights", "steps": self.steps}
+        ensemble = one.ensemble(run, cell, str(cell), self.networks, **how)
+
+        def measure(task: Task, machines: Machines) -> dict[str, Any]:
+            found, values = errors(task, machines)
+            bounds = regression_bounds(task.values, values["ck"], values["ntk"], refinement=self.refinement)
+            return {"theorem_4_1": bounds.theorem_4_1, "ck rank": found["ck rank"], "ntk rank": found["ntk rank"]}
+
+        return nets.columns(one.each(cell, ensemble.final, range(self.networks), measure))
 
     @leg("cutoffs/{}/{}", over=lambda self: product(self.cells(), self.watched_blocks))
     def by_cutoff(self, run: Run, cell: Cell, block: str) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -18,8 +18,8 @@ from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from ntkscope import models
-from ntkscope.core import Record, numpy_generator
+from ntkscope import models, training
+from ntkscope.core import Part, Record, numpy_generator
 from ntkscope.linalg import NumericalWarning
 from ntkscope.surrogates import KernelLogistic
 from ntkscope.training import StopWhen
@@ -34,6 +34,8 @@ from ntkscope_papers.qadeer_2023.networks import KINKED, SMOOTH, Cell, GridExper
 NEWTON_STEPS = 300
 PLAIN_STEPS, PLAIN_SLOPE = 50, 1e-6  # of Newton's method without a ridge
 CELLS, TAU, RIDGE, FLIPPED = (3, 2), (2, 3), 1e-3, 0.4  # of the random instances
+GRID = np.meshgrid(*(np.linspace(-1, 1, n * t + 1) for n, t in zip(CELLS, TAU)), indexing="ij")
+CORNER_EPOCHS = 400
 NODES = (slice(None, None, TAU[0]), slice(None, None, TAU[1]))
 NAMES = ("network", "ntk", "ck")
 MEASURES = {"loss": "summed test cross-entropy", "accuracy": "test accuracy"}
@@ -130,6 +132,10 @@ class LogisticRegression(GridExperiment):
     @leg("instances")
     def corner_instances(self, run: Run) -> dict[str, Any]:
         return corner_instances(self.instances, run.seed)
+
+    @leg("narrow")
+    def corner_networks(self, run: Run) -> dict[str, Any]:
+        return corner_networks(self.instances, run)
 
     @leg("training/{}/unstopped", over=lambda self: self.evolving_cells)
     def training_without_stop(self, run: Run, cell: Cell) -> dict[str, Any]:
@@ -318,20 +324,53 @@ def corner_instances(count: int, seed: int) -> dict[str, Any]:
     Where a network separates the classes its signed score is largest beside the boundary, inside a cell. So training labels
     are flipped at random, which leaves misclassified corners; the other test nodes have the labels the first fit gives them.
     """
-    random = numpy_generator(seed, "corner instances")
-    axes = [np.linspace(-1, 1, n * t + 1) for n, t in zip(CELLS, TAU)]
-    x1, x2 = np.meshgrid(*axes, indexing="ij")
-    found: list[bound.LogisticBounds] = []
+    x1, x2 = GRID
+    columns = np.stack([np.ones_like(x1), x1, x2, x1**2, x1 * x2], -1)
+    spans = [
+        (columns[..., :width].reshape(-1, width), columns[NODES][..., :width].reshape(-1, width)) for width in (3, 5)
+    ]
+    kernels = [torch.from_numpy(phi @ own.T) for phi, own in spans]
+    return _corners(_fitted(kernels, own) for own in flipped(count, seed, "corner instances"))
+
+
+def corner_networks(count: int, run: Run) -> dict[str, Any]:
+    """The same for the CK and NTK of networks of one hidden tanh unit, each trained on labels of its own."""
+    points = torch.from_numpy(np.stack(GRID, -1).reshape(-1, 2))
+    at = torch.arange(len(points)).reshape(GRID[0].shape)[NODES].flatten()
+    labels = flipped(count, run.seed, "corner networks")
+    parts = [Part(points[at].float(), torch.from_numpy(own.ravel())) for own in labels]
+    build = partial(models.build, "mlp", in_features=2, classes=2, widths=1, depth=1, activation="tanh")
+    how: dict[str, Any] = {"optimizer": "adam", "lr": 1e-2, "epochs": CORNER_EPOCHS, "loss": "cross_entropy"}
+    seeds = range(run.seed, run.seed + count)
+    ensemble = training.fit_ensemble(lambda seed: build(seed=seed), parts, seeds=list(seeds), device=run.device, **how)
+    machines = Machines(build(seed=0), points, at, lambda model: models.contrast(model, 1, 0))
+    found = []
+    for member, own in enumerate(labels):
+        machines.wear(ensemble.params, member)
+        features = machines.ck_features()
+        found.append(_fitted([features @ features[at].T, machines.ntk()], own))
+    return _corners(found)
+
+
+def flipped(count: int, seed: int, purpose: str) -> list[np.ndarray]:
+    """Labels of the training nodes: half-planes, some flipped at random, both classes among them."""
+    random = numpy_generator(seed, purpose)
+    found: list[np.ndarray] = []
     while len(found) < count:
         angle, shift = random.uniform(0, 2 * np.pi), random.uniform(-0.7, 0.7)
-        labels = np.cos(angle) * x1 + np.sin(angle) * x2 > shift
+        labels = np.cos(angle) * GRID[0] + np.sin(angle) * GRID[1] > shift
         own = labels[NODES] ^ (random.random(labels[NODES].shape) < FLIPPED)
         if 0 < own.mean() < 1:
-            found.append(_fitted(x1, x2, own.astype(int)))
+            found.append(own.astype(np.int64))
+    return found
+
+
+def _corners(bounds: Iterable[bound.LogisticBounds]) -> dict[str, Any]:
+    found = list(bounds)
     said = [one for one in found if one.theorem_5_1 is not None]
     second = [one for one in found if one.theorem_5_2 is not None]
     return {
-        "drawn": count,
+        "drawn": len(found),
         "corner": len(said),
         "5.1 holds": sum(bool(one.theorem_5_1) for one in said),
         "5.1 holds as printed": sum(bool(one.theorem_5_1_printed) for one in said),
@@ -341,15 +380,13 @@ def corner_instances(count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _fitted(x1: np.ndarray, x2: np.ndarray, own_labels: np.ndarray) -> bound.LogisticBounds:
-    columns = np.stack([np.ones_like(x1), x1, x2, x1**2, x1 * x2], -1)
-    scores = []
-    for width in (3, 5):
-        phi = columns[..., :width].reshape(-1, width)
-        own = columns[NODES][..., :width].reshape(-1, width)
-        solver = KernelLogistic(2 * RIDGE / len(own), multi_class="ovr", fit_intercept=False)
-        fitted = solver.fit(torch.from_numpy(own @ own.T), own_labels.ravel())
-        scores.append(fitted.decision_function(torch.from_numpy(phi @ own.T)).reshape(x1.shape))
+def _fitted(kernels: Sequence[Tensor], own_labels: np.ndarray) -> bound.LogisticBounds:
+    """Both machines fitted to the training nodes; the other test nodes have the labels that the first gives them."""
+    scores, at = [], torch.arange(GRID[0].size).reshape(GRID[0].shape)[NODES].flatten()
+    for kernel in kernels:
+        solver = KernelLogistic(2 * RIDGE / len(at), multi_class="ovr", fit_intercept=False, max_iter=NEWTON_STEPS)
+        fitted = solver.fit(kernel[at], own_labels.ravel())
+        scores.append(fitted.decision_function(kernel).reshape(GRID[0].shape))
     labels = (scores[0] > 0).astype(int)
     labels[NODES] = own_labels
     return bound.logistic_bounds(scores[0], scores[1], labels, refinement=TAU)

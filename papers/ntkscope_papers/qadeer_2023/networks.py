@@ -358,6 +358,7 @@ def on_evolution(id: str, source: str, published: Any, network: str) -> Callable
 
 
 on_theorem = partial(on_runs, legs=("instances",), seeds=1)
+VACUOUS = "no network of the paper's meets the condition, so the theorem says nothing of them; "
 
 
 def of_theorem(rows: Mapping[str, Rows], theorem: str, condition: str) -> tuple[dict[str, int], bool]:

@@ -94,20 +94,17 @@ def table_reading(key: str, config: Any, record: Record) -> Reading:
     if model == "solver":
         found = solver(record, task, where)
         lacks = [f"solver/{task}/{width}" for width in WIDTHS[:3] if width not in found]
-        note, further = _solver_note(record, task), []
+        note = _solver_note(record, task)
     else:
         kind = "linear" if model == "lin" else "network"
         found = descent(record, task, kind, where)
-        lacks, further = (
-            [f"sgd/{task}/{w}/{kind}" for w in some if w not in found] for some in (WIDTHS[:3], WIDTHS[3:])
-        )
-        note = ""
+        lacks, note = [f"sgd/{task}/{w}/{kind}" for w in WIDTHS if w not in found], ""
     if not found:
-        return lacking(*lacks, *further)
+        return lacking(*lacks)
     holds = all(_row_holds(key, width, value) for width, value in found.items())
     if model == "lin" and key != "t2-lin-train":
         holds = holds and never_falls(found)
-    return Reading(_rounded(found), holds, note, tuple(lacks), tuple(further))
+    return Reading(_rounded(found), holds, note, tuple(lacks))
 
 
 TABLE_ROWS = [
@@ -196,7 +193,8 @@ def _agree(config: Any, record: Record) -> Reading:
     if not wide:
         return lacking("sgd/standard/x5")
     found = {width: net[width] - lin[width] for width in wide}
-    return Reading(_rounded(found), all(value <= 0.15 for value in found.values()))
+    lacks = tuple(f"sgd/standard/{width}" for width in WIDTHS[2:] if width not in found)
+    return Reading(_rounded(found), all(value <= 0.15 for value in found.values()), lacks=lacks)
 
 
 @claim("linearized-binary-lin60-equals-lenet", "Section 4.3", {"lin60": {"test": 99.89, "train": 100}})
@@ -320,8 +318,8 @@ def _digits(config: Any, record: Record) -> Reading:
     if "x1" in lin and "x5" in lin and "x5" in net:
         return Reading(measured, lin["x1"] < lin["x5"] <= net["x5"] + 0.1)
     if "x1" in solved and "x5" in solved:
-        note = "by the solver alone: above width 1 SGD learns the first digit"
-        return Reading(measured, solved["x1"] < solved["x5"], note)
+        other = "by the solver alone: above width 1 SGD learns the first digit"
+        return Reading(measured, solved["x1"] < solved["x5"], other=other)
     return lacking("sgd/standard/x1", "sgd/standard/x5")
 
 

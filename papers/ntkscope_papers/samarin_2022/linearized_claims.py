@@ -150,9 +150,8 @@ def _setting(config: Any, record: Record) -> Reading:
 def _grid(config: Any, record: Record) -> Reading:
     """configuration; every point was trained at x1 for both models"""
     found = {kind: len(record.metrics[f"grid/mnist/{kind}"]["points"]) for kind in ("network", "linear")}
-    return Reading(
-        found, all(count == 20 for count in found.values()), "20 epochs at x1; other widths use lr 0.1, 5e-5"
-    )
+    other = "searched at x1 with 20 epochs on MNIST; other widths and tasks use lr 0.1, 5e-5"
+    return Reading(found, all(count == 20 for count in found.values()), other=other)
 
 
 @claim("linearized-best-hparams-lenet", "Section 4.1", {"lr": 0.1, "weight_decay": 5e-5}, needs=GRIDS)
@@ -294,6 +293,7 @@ def _colour60(config: Any, record: Record) -> Reading:
         "x1": {"MNIST": 4.67, "shifted": 27.65, "CIFAR-10": 20.22},
         "x60": {"MNIST": 0.48, "shifted": 3.91, "CIFAR-10": 13.17},
     },
+    stand_in="without the snakes of ImageNet, which are not available",
 )
 def _difficulty(config: Any, record: Record) -> Reading:
     """MNIST smallest at every width; shifted below CIFAR-10 at the widest only, as the figures say and the prose does not"""
@@ -323,7 +323,8 @@ def _closes(config: Any, record: Record) -> Reading:
         gains = {kind: round(last[kind] - rows["x1"][kind], 2) for kind in ("LeNet", "LinLeNet")}
         measured[TITLES[task]] = {"gaps": {name: row["gap"] for name, row in rows.items()}, "gains": gains}
         holds = holds and shrinks(rows) and gains["LinLeNet"] > gains["LeNet"]
-    return Reading(measured, holds)
+    lacks = tuple(leg for task in ("mnist", "shifted") for leg in _missing(record, task, config.widths))
+    return Reading(measured, holds, lacks=lacks)
 
 
 @claim("linearized-double-precision", "Section 4", "no striking difference in double precision")

@@ -190,7 +190,9 @@ class CnnSpectra(Experiment):
         }
         measured["λ₁/λ₁₀ at the start, least"] = digits(spiked, 3)
         ordered, beside = (row["GD"] < row["SGD"] < row["Adam"] for row in (means["KS over the mean"], means["KS"]))
-        note = (
+        lighter = [name for name in ("SGD", "Adam") if means["Q–Q slope"][name] < 1]
+        beyond = f"the statement goes further than its check: the tail got lighter with {' and '.join(lighter)}; "
+        note = (beyond if lighter else "") + (
             f"without the scaling, as the Q–Q plots compare them, the order {'holds' if beside else 'does not hold'}: most of"
             " the trace is the first eigenvalue, which moves all others when it alone grows; the slope of the Q–Q plot over the"
             " upper half of logarithms is above 1 where the tail got heavier"

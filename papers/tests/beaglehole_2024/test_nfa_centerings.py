@@ -70,3 +70,12 @@ def test_paths_as_published_reproduce_and_others_do_not(
 ) -> None:
     record = record_of(tmp_path, {**GOOD, **ratios}, tangents)
     assert READINGS[name](NFACenterings(scales=SCALES), record).holds is holds
+
+
+def test_tangents_that_rise_at_one_scale_are_not_reproduced(tmp_path: Path) -> None:
+    record, rising = record_of(tmp_path, GOOD, (0.6, 0.4)), record_of(tmp_path / "rising", GOOD, (0.4, 0.6))
+    name = array_of("isotropic", SCALES[-1])
+    record.array(name, np.asarray(rising.arrays[name]))
+    found = READINGS["ptk-centred"](NFACenterings(scales=SCALES), record)
+    assert not found.holds
+    assert f"isotropic layer1 s = {SCALES[-1]:g}" in found.note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ import pytest
 
 from ntkscope.core import Record, UsageError
 from ntkscope.core.errors import RecordError
+from ntkscope.core.numerics import NUMERICS
 from ntkscope.core.records.stage import OpenStage
+from ntkscope.report.result import result
 from ntkscope_papers.framework import Experiment, Run, leg
+from ntkscope_papers.framework.again import again, unlike
 from ntkscope_papers.framework.experiment import _trusting
 from ntkscope_papers.framework.gather import gather
 from ntkscope_papers.framework.legs import Leg, chosen, run_legs, showing
+from ntkscope_papers.framework.provenance import source
 from ntkscope_papers.framework.results import once
 
 
@@ -56,12 +61,85 @@ def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments
         assert (
             whole.metrics[f"part/{name}"] == part.metrics[f"part/{name}"]
         )  # the seconds too: nothing was computed again
-    assert [source["legs"] for source in whole.metrics["gathered"]] == [["part/a"], ["part/b"]]
-    assert whole.metrics["gathered"][0]["environment"] == parts[0].environment
+    assert [source["legs"] for source in whole.metrics["provenance"]] == [["part/a"], ["part/b"]]
+    assert whole.metrics["provenance"][0]["environment"] == parts[0].environment
     again = Tiny.run(out=tmp_path / "again", gather_from=[tmp_path / "whole"])
-    assert again.metrics["gathered"] == whole.metrics["gathered"]
+    assert again.metrics["provenance"] == whole.metrics["provenance"]
     with pytest.raises(UsageError, match="config"):
         Tiny.run(out=tmp_path / "x", gather_from=[tmp_path / "a"], items=4)
+
+
+def test_every_result_says_where_it_was_made(tmp_path: Path) -> None:
+    Tiny.run(out=tmp_path / "a", legs=["part/a"])
+    record = Tiny.run(out=tmp_path / "a")
+    (entry,) = record.metrics["provenance"]  # one process
+    assert entry["legs"] == list(entry["beside"]) == ["part/a", "part/b"]
+    assert all(cores is None or cores >= 0 for cores in entry["beside"].values())
+    assert entry["command"] == record.command
+    assert entry["environment"] == record.environment
+    assert entry["numerics"] == NUMERICS
+    assert entry["source"] == source()
+    assert re.fullmatch("[0-9a-f]{16}", source())
+    assert "Others kept busy" in str(result(record))
+
+
+@pytest.mark.parametrize(
+    "odd", [3, [3], {"a": 1}, [{"legs": 3, "beside": 4, "seconds": "x", "environment": 5}], [{"seconds": float("inf")}]]
+)
+def test_a_page_shows_whatever_a_record_says_of_its_sources(odd: object, tmp_path: Path) -> None:
+    with Record.create(tmp_path / "run", kind="experiment", name="x") as record:
+        record.put(provenance=odd)
+    assert "How this was computed" in str(result(record))
+
+
+def test_a_gathered_record_shows_where_its_legs_were_made_not_where_they_were_gathered(tmp_path: Path) -> None:
+    other = Tiny.run(out=tmp_path / "a", legs=["part/a"])
+    (entry,) = other.metrics["provenance"]
+    elsewhere = {**entry, "source": "0" * 16, "command": "elsewhere", "environment": {"device": "a GPU"}}
+    with Record.resume(tmp_path / "a") as record:
+        record.put(provenance=[elsewhere])
+    whole = Tiny.run(out=tmp_path / "whole", gather_from=[tmp_path / "a"])
+    first, second = whole.metrics["provenance"]
+    assert first == elsewhere
+    assert (second["legs"], second["source"]) == (["part/b"], source())
+
+
+@pytest.mark.parametrize(
+    ("value", "within", "lines"),
+    [("a2", 0.0, 0), ("a3", 0.0, 1), (1.0, 0.0, 1), (1.0 + 1e-9, 1e-6, 1)],
+)
+def test_legs_computed_again_are_compared_with_the_record(
+    value: object, within: float, lines: int, tmp_path: Path
+) -> None:
+    Tiny.run(out=tmp_path)
+    with Record.resume(tmp_path) as record:
+        record.put(**{"part/a": {"seconds": 5.0, "value": value}})
+    compared, found = again(Record.open(tmp_path), ["part/a"], experiment=Tiny, within=within)
+    assert (compared, len(found)) == (["part/a"], lines)
+
+
+def test_what_the_record_does_not_have_is_not_compared(tmp_path: Path) -> None:
+    Tiny.run(out=tmp_path, legs=["part/a"])
+    with pytest.raises(UsageError, match="holds no result of part/b"):
+        again(Record.open(tmp_path), ["part/b"], experiment=Tiny)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "within", "same"),
+    [
+        (1.0, 1.0 + 1e-9, 1e-8, True),
+        (1.0, 1.0 + 1e-7, 1e-8, False),
+        (float("nan"), float("nan"), 0.0, True),
+        (1, True, 0.0, False),
+        ([1.0], [1.0, 2.0], 1.0, False),
+        ({"fit_seconds": 1.0}, {"fit_seconds": 2.0}, 0.0, True),
+        ({"a": 1.0}, {}, 1.0, False),
+        (np.ones(2), np.array([1.0, 1.1]), 0.2, True),
+        (np.ones(2), np.array([1.0, 1.1]), 0.0, False),
+    ],
+)
+def test_differences(before: object, now: object, within: float, same: bool) -> None:
+    assert (list(unlike(before, now, within, "x")) == []) is same
 
 
 def test_a_memory_budget_does_not_keep_records_apart_and_is_listed(tmp_path: Path) -> None:
@@ -70,7 +148,7 @@ def test_a_memory_budget_does_not_keep_records_apart_and_is_listed(tmp_path: Pat
     large = Record.create(tmp_path / "large", kind="experiment", name="x", config={"memory": "2GiB", "items": 3})
     gather(large, [tmp_path / "small"])
     assert large.metrics["leg"]["value"] == 2
-    assert [source["memory"] for source in large.metrics["gathered"]] == ["1GiB"]
+    assert [source["memory"] for source in large.metrics["provenance"]] == ["1GiB"]
     other = Record.create(tmp_path / "other", kind="experiment", name="x", config={"memory": "1GiB", "items": 4})
     with pytest.raises(UsageError, match="config"):
         gather(other, [tmp_path / "small"])
@@ -88,7 +166,7 @@ def test_a_record_kept_without_its_arrays_gives_its_results_and_a_damaged_array_
     assert two.metrics["leg"]["found"] == 1
     assert list(two.arrays) == ["kept"]
     assert two.arrays["kept"].tolist() == [0, 1, 2]
-    assert two.metrics["gathered"][0]["arrays not kept"] == ["lost"]
+    assert two.metrics["provenance"][0]["arrays not kept"] == ["lost"]
     (tmp_path / "one" / "kept.npy").write_bytes(b"damaged")
     with pytest.raises(RecordError, match="kept"):
         gather(three, [tmp_path / "one"])
@@ -120,8 +198,8 @@ ODD: list[object] = [5, "abc", None, [1], [{}], [{"legs": 5}], {"legs": ["leg"]}
 @pytest.mark.parametrize(
     "metrics",
     [
-        *({"gathered": value} for value in ODD),
-        {"gathered": [{"legs": [[1]], "environment": {}, "seconds": 1}]},
+        *({"provenance": value} for value in ODD),
+        {"provenance": [{"legs": [[1]], "environment": {}, "seconds": 1}]},
         {"leg": {"seconds": "x"}},
         {"leg": {"seconds": float("nan")}},
         {"leg": {"seconds": -1}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -28,6 +29,10 @@ something old
 <!-- end -->
 <!-- made: figure made-up/curve A curve -->
 <!-- end -->
+<!-- made: totals a b -->
+<!-- end -->
+<!-- made: every a -->
+<!-- end -->
 """
 
 
@@ -38,18 +43,26 @@ def results(folder: Path) -> Results:
         record.claim(Claim("a-fails", "Table 1", 1.0, 3.0, "within 1", "not reproduced", "why"))
     (folder / "made-up" / "figures").mkdir()
     (folder / "made-up" / "figures" / "curve.png").write_bytes(b"picture")
+    (folder.parents[1] / "reasons.toml").write_text('a-fails = "for a reason"\n', encoding="utf-8")
     return Results(folder.parents[1] / "docs", folder.parents[1])
 
 
-def test_a_page_shows_what_the_records_say(tmp_path: Path) -> None:
+def test_a_page_shows_what_the_records_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ntkscope_papers.framework.pages.EXPERIMENTS", {"made-up": None})
     where = results(tmp_path / "paper" / "results")
     text = filled(PAGE, where)
-    assert "| [`made-up`](../paper/results/made-up/record.json) | 1 | 1 | 0 | 0 | cpu | 1.5 |" in text
-    assert "| `absent` |  |  |  |  | not run yet |  |" in text
+    assert "| [`made-up`](../paper/results/made-up/record.json) | 1 | 1 | 0 | 0 | 0 | 0 | cpu | 1.5 |" in text
+    assert "| `absent` |  |  |  |  |  |  | not run yet |  |" in text
     assert "| `a-holds` | within 1 | ∣x∣: 1 | reproduced |  |" in text
     assert "| `a-fails` | `made-up` | within 1 | why |" in text
     assert "| `a-holds` | 1 | ∣x∣: 1 | reproduced |" in text
-    assert text.count("a-holds") == 2
+    assert "| `a-…` | 2 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
+    assert "| `b-…` | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert (
+        "| `a-fails` | 1 | 3 | not reproduced | for a reason | [made-up](../paper/results/made-up/record.json) |"
+        in text
+    )
+    assert text.count("a-holds") == 3
     assert "Not run yet: `ntkscope run absent --scale paper" in text
     assert "![A curve](../paper/results/made-up/figures/curve.png)" in text
     assert "something old" not in text
@@ -72,6 +85,18 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     page.write_text("<!-- made: state cntk -->\n<!-- end -->\n", encoding="utf-8")
     assert main([str(page)]) == 0
     assert "ntkscope_papers/im_2021/results/cntk/record.json) |" in page.read_text(encoding="utf-8")
+
+
+def test_findings_are_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("findings", ROOT / "docs" / "findings" / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    text, pictures = made.page()
+    assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == text, "run: python docs/findings/make.py"
+    assert len(pictures) == 10
+    assert {path.stem for path in (ROOT / "docs" / "findings").glob("*.svg")} == set(pictures)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -47,10 +47,24 @@ def test_the_command_line_runs_and_checks(folder: Path, capsys: pytest.CaptureFi
     assert "    measured   " in printed
     assert "stand-in, too small to judge" in printed
     assert "are too small to judge here: run again with --scale paper" in printed
-    assert "FAILS" not in printed
+    assert "not reproduced" not in printed
     page = Page(folder).html
     assert re.search(r"\d+ of the stand-ins too small to judge", page)
-    assert "check fails" not in page
+    assert "not reproduced on a stand-in" not in page
+
+
+def test_a_leg_is_computed_again_and_a_difference_exits_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("conjugate-theory", "--out", str(tmp_path), "--device", "cpu")
+    assert command("run", *words) == 0
+    key = next(key for key, value in Record.open(tmp_path).metrics.items() if isinstance(value, dict))
+    assert command("run", *words, "--again", key) == 0
+    assert "0 differences" in capsys.readouterr().out
+    with Record.resume(tmp_path) as record:
+        record.put(**{key: {**record.metrics[key], "another": 1.0}})
+    assert command("run", *words, "--again", key) == 1
+    assert f"{key} another: 1.0 in the record, None now" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntkscope.core import UsageError
+from contracts.experiment import made_record
+from ntkscope.core import Record, UsageError
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.framework.pages import PAPERS
 from ntkscope_papers.qadeer_2023.grids import logistic_boundary, target_function
 from ntkscope_papers.qadeer_2023.logistic_bounds import (
     corner_maximum,
@@ -18,6 +23,7 @@ from ntkscope_papers.qadeer_2023.logistic_bounds import (
     signed_scores,
     summed_cross_entropy,
 )
+from ntkscope_papers.qadeer_2023.logistic_regression import flipped
 from ntkscope_papers.qadeer_2023.regression_bounds import (
     lipschitz_constant,
     monotone_between,
@@ -143,3 +149,32 @@ def test_wrong_grids() -> None:
         monotone_between(np.zeros(6), 3)
     with pytest.raises(UsageError, match=r"got a grid of shape \(4, 4\) with refinement=\(2, 3\)"):
         corner_maximum(np.zeros((4, 4)), (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "leg", "wrong"),
+    [
+        ("function-regression", "conjugate-theorem-4-1", "narrow/f1", {"theorem_4_1": False}),
+        ("logistic-regression", "conjugate-theorem-5-1", "narrow", {"5.1 holds": 0}),
+    ],
+)
+def test_a_network_of_one_unit_that_breaks_a_theorem_is_noticed(
+    name: str, claim: str, leg: str, wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    kept = Record.open(PAPERS / "qadeer_2023" / "results" / name)
+    config = EXPERIMENTS[name].of(kept)
+    (statement,) = (one for one in config.published() if one.id == claim)
+    assert statement(config, kept).holds
+    first = {
+        key: [value, *kept.metrics[leg][key][1:]] if isinstance(value, bool) else value for key, value in wrong.items()
+    }
+    record = made_record(tmp_path, name, **{**kept.metrics, leg: {**kept.metrics[leg], **first}})
+    assert not statement(config, record).holds
+
+
+def test_half_planes_with_flipped_labels_have_both_classes() -> None:
+    several = flipped(20, 0, "corner networks")
+    assert {own.shape for own in several} == {(4, 3)}
+    assert {0, 1} == {int(value) for own in several for value in np.unique(own)}
+    assert all(len(np.unique(own)) == 2 for own in several)
+    assert not (several[0] == flipped(20, 1, "corner networks")[0]).all()

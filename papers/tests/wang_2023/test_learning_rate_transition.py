@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, made_record
 from ntkscope_papers.wang_2023.learning_rate_transition import LearningRateTransition, row_length, stepped, targets_of
 from ntkscope_papers.wang_2023.teacher import Student
 from ntkscope_papers.wang_2023.teacher_spectra import weight_spectrum
-from ntkscope_papers.wang_2023.transition_claims import bracket, implied, near, spiked
+from ntkscope_papers.wang_2023.transition_claims import bracket, implied, kernels_align, near, spiked
 
 PAPER = LearningRateTransition()
 
@@ -58,6 +59,19 @@ def test_only_networks_with_one_spike_are_held_to_it() -> None:
     runs = [run(1, 4.93, 0.02), run(2, 7.2, 0.86), run(3, 9.0, 0.9, second=1.1 * PAPER.edge)]
     (found,) = spiked(PAPER, runs)
     assert found["implied"] == pytest.approx(0.87, abs=0.01)
+
+
+@pytest.mark.parametrize(("at_22", "holds"), [(0.9, True), (0.5, False)])
+def test_kernels_are_judged_at_the_step_of_case_3(at_22: float, holds: bool, tmp_path: Path) -> None:
+    aligned = {1.0: (4.9, 0.1), 22.0: (6.5, at_22), 24.0: (9.0, 0.95)}
+    runs = [
+        {"rate": rate, "seed": 0, "diverged": False, "top": {"weights": [top, 4.9]}, "alignment": {"ck": ck, "ntk": ck}}
+        for rate, (top, ck) in aligned.items()
+    ]
+    start = {"runs": [{"alignment": {"ck": 0.1, "ntk": 0.1}}]}
+    record = made_record(tmp_path, "learning-rate-transition", rates={"runs": runs}, start=start)
+    reading = kernels_align(PAPER, record)
+    assert (reading.holds, reading.measured["rate"]) == (holds, 22.0)
 
 
 def test_the_implied_alignment_is_that_of_a_planted_direction() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_label_moments_are_those_of_many_labels() -> None:
     assert float(part.y.double().square().mean()) == pytest.approx(found["second"], abs=0.03)
 
 
-def record_of(tmp_path: Path, rows: dict[str, dict[str, float]], **more: Any) -> ns.Record:
+def record_of(tmp_path: Path, rows: Mapping[str, Mapping[str, Any]], **more: Any) -> ns.Record:
     """A record with the published numbers of every case, or others."""
     record = made_record(tmp_path, "linear-width", **more)
     for case, row in rows.items():
@@ -127,11 +128,30 @@ def test_the_published_rows_reproduce_and_their_order_is_seen(tmp_path: Path) ->
 
 
 def test_each_number_of_case_2_is_judged(tmp_path: Path) -> None:
-    record = record_of(tmp_path, {"case2": {"r2": 0.66, "test_error": 0.34}})
+    record = record_of(tmp_path, {"case2": {"r2": 0.66, "test_error": 0.34, **still()}})
     reading = JUDGED["table8-case2"](LinearWidth(), record)
     assert not reading.holds
-    assert "R² fails, error holds" in reading.note
+    assert "R² fails, error holds, invariance holds" in reading.note
     assert "contradict" in reading.note
+
+
+@pytest.mark.parametrize(("ks", "holds"), [(0.0, True), (0.2, False)])
+def test_the_spectra_of_case_2_are_judged_too(ks: float, holds: bool, tmp_path: Path) -> None:
+    record = record_of(tmp_path, {"case2": {**TABLE_8["case2"], **still(ks)}})
+    assert JUDGED["table8-case2"](LinearWidth(), record).holds is holds
+
+
+@pytest.mark.parametrize(("variance", "holds"), [(1.04, True), (0.94, False)])
+def test_labels_without_noise_have_a_variance_near_one(variance: float, holds: bool, tmp_path: Path) -> None:
+    rows = {case: {"r2": 0.7, "test_error": 0.3 * variance} for case in TABLE_8}
+    assert JUDGED["table8-noise-free-test"](LinearWidth(), record_of(tmp_path, rows)).holds is holds
+
+
+def still(ks: float = 0.0) -> dict[str, Any]:
+    """Spectra that are those of the start, but for the KS distance of the NTK."""
+    spectra = {kind: {"ks": ks if kind == "ntk" else 0.0, "top_ratio": 1.0} for kind in ("weights", "ck", "ntk")}
+    classes = {kind: {"label": CLASSES["case2"]} for kind in spectra}
+    return {"spectra": spectra, "classes": classes}
 
 
 def test_another_order_is_not_reproduced(tmp_path: Path) -> None:

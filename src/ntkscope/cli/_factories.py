@@ -111,6 +111,8 @@ def data_of(
     kind = name
     if name not in ns.data.DATASETS and os.path.exists(name):
         kind, root = _kind_of(Path(name)), name
+    elif os.path.exists(name):
+        typer.echo(printable(f"--data {name} is the built-in data set; for what is in the folder: --data ./{name}"))
     if ":" not in kind:
         if kind not in ns.data.DATASETS and (os.sep in kind or Path(kind).suffix in SUFFIXES):
             raise DataNotFound(f"--data {name!r}: no such file or folder in {Path.cwd()}; expected one that exists")

@@ -20,12 +20,14 @@ def check(folder: Annotated[Path, typer.Argument(help="A folder that a run wrote
     """
     record = ns.Record.open(folder)
     typer.echo("\n".join(verdicts(record)))
-    missed = [claim.id for claim in record.claims if claim.verdict == "not reproduced"]
-    failed = [claim.id for claim in record.claims if claim.verdict == "stand-in" and claim.holds is False]
+    missed, failed = (
+        [claim.id for claim in record.claims if claim.outcome == outcome]
+        for outcome in ("not reproduced", "not reproduced on a stand-in")
+    )
     if missed:
         typer.echo(printable(f"not reproduced: {', '.join(missed)}"), err=True)
     if failed:
-        typer.echo(printable(f"the check of a stand-in failed: {', '.join(failed)}"), err=True)
+        typer.echo(printable(f"not reproduced on a stand-in: {', '.join(failed)}"), err=True)
     if record.status != "done":
         why = f", {record.error}" if record.error else ""
         typer.echo(printable(f"the run is not done: {record.status}{why}"), err=True)

@@ -30,9 +30,25 @@ def run(
         list[Path] | None,
         typer.Option(help="Folder of a record whose legs are taken over; can be repeated."),
     ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A leg of the record in --out to compute once more, elsewhere, and compare; can be repeated."
+        ),
+    ] = None,
+    within: Annotated[float, typer.Option(help="Of --again: the relative difference that counts as the same.")] = 0.0,
 ) -> None:
-    """Run an experiment and print the verdicts on its claims."""
+    """Run an experiment and print the verdicts on its claims.
+
+    With --again, compute legs of the record once more and exit with 1 where they come out otherwise.
+    """
     root = None if data_root is None else str(data_root)
+    if again:
+        compared, lines = ns.EXPERIMENTS[name].again(out, again, within=within, device=device, root=root, progress=True)
+        typer.echo(
+            "\n".join([*map(printable, lines), f"{len(compared)} results computed again, {len(lines)} differences"])
+        )
+        raise typer.Exit(1 if lines else 0)
     record = ns.run(
         name,
         scale,
@@ -51,8 +67,7 @@ def verdicts(record: ns.Record) -> list[str]:
     """Published beside measured and the verdict of each claim, and where the record lies."""
     lines = []
     for claim in record.claims:
-        held = {True: ", its check holds", False: ", its check FAILS", None: ", too small to judge" * claim.too_small}
-        lines += [f"{claim.id}: {claim.verdict}{held[claim.holds] if claim.verdict == 'stand-in' else ''}"]
+        lines += [f"{claim.id}: {'stand-in, too small to judge' if claim.too_small else claim.outcome}"]
         lines += [f"    published  {_short(claim.published)}"]
         lines += [f"    measured   {_short(claim.measured)}"] if claim.measured is not None else []
         lines += [f"    check      {_short(claim.tolerance)}"] if claim.tolerance is not None else []

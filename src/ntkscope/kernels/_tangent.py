@@ -103,7 +103,7 @@ def gram(request: Request, subject: Subject, made: Products, *, scale: float = 1
         )
         for part in made.contributions.values():
             part.mul_(scale)
-    meta = describe(subject, plan=made.plan, certificate=made.certificate)
+    meta = describe(subject, plan=made.plan, footprint=made.footprint, certificate=made.certificate)
     if made.squares is not None:
         meta["error"] = sketch_error(made, request.outputs)
     if made.contributions:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import TypeAlias
 
 PROJECTION_BLOCK = 256  # samples for which a projection is drawn once
@@ -13,7 +14,10 @@ FEATURES = 4096  # numbers per sample that features of activations are taken to 
 @dataclass(frozen=True)
 class Rates:
     """Seconds: to set the exact kernel up, for a sample, for a pair; for a forward pass; for a multiply-add in float64 and
-    float32; to draw one entry of a projection. Of a machine at rest; `pace`: how many times longer they take now."""
+    float32; to draw one entry of a projection. Of a machine at rest; `pace`: how many times longer they take now.
+
+    `resident`: the samples whose gradients fit the memory at once, 0 for all; where that is not all, every other sample is run
+    again for each group of so many, in shorter blocks: `again` seconds each time."""
 
     setup: float
     sample: float
@@ -25,6 +29,27 @@ class Rates:
     parameters: int
     outputs: int
     pace: float = 1.0
+    resident: int = 0
+    again: float = 0.0
+
+    def running(self, n: int, m: int | None = None) -> float:
+        """Seconds to run n samples that meet each other, or n that stay and m others that meet them.
+
+        >>> rates = Rates(1.0, 0.1, 0.01, 0.0, 0.0, 0.0, 0.0, 0, 1, resident=10, again=0.2)
+        >>> rates.running(10), rates.running(40), rates.running(20, 5)
+        (1.0, 20.0, 6.0)
+        """
+        groups = -(-n // self.resident) if self.resident else 1
+        runs = groups * n - self.resident * groups * (groups - 1) / 2 if m is None else n + groups * m
+        return runs * (self.sample if groups == 1 else max(self.sample, self.again))
+
+    def least(self, parameters: int) -> Rates:
+        """What gradients by fewer parameters take at least: more of them fit the memory, and every sample is still run twice,
+        once to be compared with autograd."""
+        share = parameters / self.parameters
+        each = min(self.sample, 2 * self.forward)
+        fewer = replace(self, parameters=parameters, resident=ceil(self.resident / share), pair=self.pair * share)
+        return replace(fewer, setup=0.0, sample=each, again=each)
 
 
 Cost: TypeAlias = Callable[[int, int, Rates], float]  # of n training inputs, and of m test inputs with them
@@ -46,19 +71,20 @@ def exact(n: int, m: int, rates: Rates) -> float:
     (2.5, 8.5)
     """
     if in_one_pass(n, m):
-        return rates.setup + rates.sample * (n + m) + rates.pair * _pairs(n + m, 0)
-    return 2 * rates.setup + rates.sample * (2 * n + m) + rates.pair * _pairs(n, m)
+        return rates.setup + rates.running(n + m) + rates.pair * _pairs(n + m, 0)
+    return 2 * rates.setup + rates.running(n) + rates.running(n, m) + rates.pair * _pairs(n, m)
 
 
 def summed(n: int, m: int, rates: Rates) -> float:
     """A tangent kernel of the sum of the outputs: one backward pass for all of them."""
     setup = rates.setup * (1 if in_one_pass(n, m) else 2)
+    rates = replace(rates, resident=rates.resident * rates.outputs)
     return setup + (exact(n, m, rates) - setup) * 2 / (rates.outputs + 1)
 
 
 def every_pair_of_outputs(n: int, m: int, rates: Rates) -> float:
     """A tangent kernel between all pairs of outputs."""
-    return 2 * rates.setup + rates.sample * (2 * n + m) + rates.pair * _pairs(n, m) * rates.outputs
+    return 2 * rates.setup + rates.running(n) + rates.running(n, m) + rates.pair * _pairs(n, m) * rates.outputs
 
 
 def activations(n: int, m: int, rates: Rates) -> float:

@@ -17,7 +17,9 @@ from ntkscope.core.model.tree import length
 from ntkscope.core.random import numpy_generator
 from ntkscope.kernels import KERNELS, kernel
 from ntkscope.kernels.costs import Rates
+from ntkscope.linalg import Gram
 from ntkscope.linalg.sketches.sketch import projection_rows
+from ntkscope.tangent.kernel.plan import Footprint, planned
 from ntkscope.tangent.model.selection import Selection
 from ntkscope.tangent.model.state import ModelState
 from ntkscope.tangent.model.subject import place, quiet
@@ -28,6 +30,7 @@ MOST = 128  # items a probe takes at most
 FORMED = (
     2.0  # of the time for products of whole gradients: pairs of more items take no longer, few ones wait for memory
 )
+RESULT = 1 / 8  # of the memory, which a kernel that is planned takes at most itself
 REPEATS = 3  # the least of so many is what a step takes where nothing else runs
 TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
 
@@ -60,7 +63,7 @@ def measure_rates(
     _time_kernel(model, items, how)  # the first call imports and compiles
     while True:
         start = time.process_time()
-        seen[count], parameters = _time_kernel(model, items, how)
+        seen[count], gram = _time_kernel(model, items, how)
         spent = (time.process_time() - start) / torch.get_num_threads()
         if count >= min(MOST, total) or (least and spent > ENOUGH) or 4 * spent > PATIENCE:
             break
@@ -69,6 +72,10 @@ def measure_rates(
     while time.perf_counter() - began < PATIENCE and (repeats := repeats - 1) > 0:
         seen[count] = tuple(map(min, seen[count], _time_kernel(model, items, how)[0]))
     setup, each, products, pace = seen[count]
+    trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    parameters = trainable if gram.coverage is None else sum(gram.coverage.numbers.values())
+    resident, block = _fitting(gram.meta.get("footprint"), total, memory)
+    short = max((fewer for fewer in seen if fewer <= block), default=min(seen))
     before = seen.get(least, (0.0, 0.0))[1]
     sample = max((each - before) / (count - least), each / count / 4)
     with quiet(place(model), model), torch.no_grad():
@@ -88,11 +95,22 @@ def measure_rates(
         parameters=parameters,
         outputs=heads,
         pace=pace,
+        resident=resident,
+        again=seen[short][1] / short,
     )
 
 
-def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tuple[float, float, float, float], int]:
-    """Seconds for one small kernel: setup, all samples, all pairs; how busy others are; by how many parameters."""
+def _fitting(footprint: Footprint | None, total: int, memory: int) -> tuple[int, int]:
+    """Of the kernel of twice as many items: how many stay in memory at once, 0 if all do; how many are run together."""
+    if footprint is None:
+        return 0, MOST
+    items = min(2 * total, int((RESULT * memory / footprint.itemsize) ** 0.5))
+    plan = planned(items, None, footprint, memory, 1, torch.get_num_threads())
+    return (0 if plan.resident >= items else plan.resident), plan.block
+
+
+def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tuple[float, float, float, float], Gram]:
+    """Seconds for one small kernel: setup, all samples, all pairs; how busy others are; the kernel."""
     start, own = time.perf_counter(), time.process_time()
     gram = kernel(TIMED, model, x, profile=True, **how)
     spent = time.perf_counter() - start
@@ -100,9 +118,7 @@ def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tupl
     stages = dict(gram.coverage.stages) if gram.coverage is not None else {}
     products = stages.get("products", 0.0) + stages.get("writing", 0.0)
     each = stages.get("capture", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
-    trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    parameters = trainable if gram.coverage is None else sum(gram.coverage.numbers.values())
-    return (share * max(0.0, spent - products - each), share * each, share * products, 1 / share), parameters
+    return (share * max(0.0, spent - products - each), share * each, share * products, 1 / share), gram
 
 
 def _least(run: Callable[[], object]) -> float:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ntkscope.core import Claim
-from ntkscope.core.records.claims import SMALL, VERDICTS
+from ntkscope.core.records.claims import OUTCOMES, SMALL
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, plain
 from ntkscope.report.tables import Cell, table
 
-KINDS = {"reproduced": "good", "not reproduced": "bad", "stand-in": "neither", "not testable here": "quiet"}
+KINDS = dict(zip(OUTCOMES, ("good", "bad", "good", "bad", "neither", "quiet"), strict=True))
 SHOWN = 4  # entries of a value that are shown; the rest is folded
 LONG = 160  # characters of a text that are shown
 
@@ -23,22 +23,22 @@ def pill(verdict: str, count: int | None = None) -> Markup:
 
 
 def tally(claims: Sequence[Claim]) -> Markup:
-    """How many claims have each verdict, how many checks of stand-ins failed, and how many are too small to judge."""
-    counts = Counter(claim.verdict for claim in claims)
-    failed = sum(claim.verdict == "stand-in" and claim.holds is False for claim in claims)
-    said = f"{failed} of the stand-ins' checks {'fails' if failed == 1 else 'fail'}"
-    more = [tag("span", said, class_="pill bad")] if failed else []
+    """How many claims have each outcome, and how many of them are too small to judge."""
     small = sum(claim.too_small for claim in claims)
-    more += [tag("span", f"{small} of the stand-ins {SMALL}", class_="pill quiet")] if small else []
-    return tag("p", *(pill(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]), *more, class_="tally")
+    more = [tag("span", f"{small} of the stand-ins {SMALL}", class_="pill quiet")] if small else []
+    return tag("p", *outcomes(claims), *more, class_="tally")
+
+
+def outcomes(claims: Sequence[Claim]) -> list[Markup]:
+    """A coloured count of each outcome that there is."""
+    counts = Counter(claim.outcome for claim in claims)
+    return [pill(outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome]]
 
 
 def verdict(claim: Claim) -> Markup:
-    """The verdict of a claim; a stand-in also says whether its check held, or that it is too small to judge."""
-    if claim.verdict != "stand-in" or (claim.holds is None and not claim.too_small):
-        return pill(claim.verdict)
-    kind, said = {True: ("good", "check holds"), False: ("bad", "check fails"), None: ("quiet", SMALL)}[claim.holds]
-    return join([pill(claim.verdict), " ", tag("span", said, class_=f"pill {kind}")])
+    """The outcome of a claim, and whether it is too small to judge."""
+    small = [" ", tag("span", SMALL, class_="pill quiet")] if claim.too_small else []
+    return join([pill(claim.outcome), *small])
 
 
 def claims_table(claims: Sequence[Claim], *, before: Sequence[Sequence[Cell]] | None = None, **options: Any) -> Markup:
@@ -54,7 +54,7 @@ def claims_table(claims: Sequence[Claim], *, before: Sequence[Sequence[Cell]] | 
             ),
             _value(claim.published, "published"),
             _value(claim.measured, "measured"),
-            Cell(join([verdict(claim), *_about(claim)]), claim.verdict, kind="claim-verdict"),
+            Cell(join([verdict(claim), *_about(claim)]), claim.outcome, kind="claim-verdict"),
             Cell("", claim.source, kind="only-export"),
             Cell("", plain(claim.tolerance, 2000), kind="only-export"),
             Cell("", claim.note, kind="only-export"),

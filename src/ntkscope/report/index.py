@@ -13,8 +13,7 @@ from ntkscope.core import Claim, NtkscopeError, Record
 from ntkscope.core.arguments import path_of
 from ntkscope.core.checked import checked
 from ntkscope.core.errors import RecordError
-from ntkscope.core.records.claims import VERDICTS
-from ntkscope.report.claims import claims_table, pill, tally
+from ntkscope.report.claims import claims_table, outcomes, tally
 from ntkscope.report.document import page_of_parts, save
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, duration, number, percent
@@ -129,13 +128,12 @@ def _xray(entry: Entry, record: Record) -> list[Cell]:
 
 
 def _experiment(entry: Entry, record: Record) -> list[Cell]:
-    counts = [sum(claim.verdict == verdict for claim in entry.claims) for verdict in VERDICTS]
-    pills = [pill(verdict, count) for verdict, count in zip(VERDICTS, counts, strict=True) if count]
+    reproduced = sum(claim.outcome == "reproduced" for claim in entry.claims)
     return [
         Cell(entry.link(), entry.where, kind="strong"),
         Cell(record.name, record.name),
         Cell.of(record.config.get("scale")),
-        Cell(join(pills), counts[0], kind="pills"),
+        Cell(join(outcomes(entry.claims)), reproduced, kind="pills"),
         Cell(duration(record.wall_seconds), record.wall_seconds, True),
         Cell.of(record.status),
     ]

@@ -139,8 +139,13 @@ def sheet_uri(images: list[UInt8[np.ndarray, "h w c"]]) -> str:
 
 
 def image_uri(pixels: UInt8[np.ndarray, "h w c"], **options: Any) -> str:
-    """Pixels with one, three or four channels as the `data:` address of a PNG file, or of another `format`."""
+    """Pixels with one, three or four channels as the `data:` address of a PNG file, or of another `format`; up to 256 colours
+    are a palette, which takes less than half the bytes."""
     image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
+    if not options and image.mode == "RGB" and image.getcolors(256):
+        colours, places = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+        image = Image.fromarray(places.reshape(pixels.shape[:2]).astype(np.uint8), "P")
+        image.putpalette(colours.tobytes())
     out = io.BytesIO()
     image.save(out, **({"format": "PNG", "optimize": True} | options))
     return f"data:image/{options.get('format', 'png').lower()};base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from ntkscope.core.files.safe_files import is_inside, read_bytes
 from ntkscope.report.claims import claims_table, tally
 from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, folded, join, tag
-from ntkscope.report.numbers import duration
+from ntkscope.report.numbers import NONE, as_float, duration
 from ntkscope.report.series import series
+from ntkscope.report.source import mapping, names, rows_of
+from ntkscope.report.tables import Cell, table
 from ntkscope.report.views._generic import terms, values
 
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -92,7 +95,7 @@ def setting(record: Record) -> Markup | None:
 
 
 def made(record: Record, written: Mapping[str, Any]) -> Markup:
-    """The command, the environment and the stages of a record."""
+    """The command, the environment and the stages of a record, and where its results were made."""
     environment = {key: value for key, value in record.environment.items() if key != "packages"}
     packages = record.environment.get("packages") or {}
     stages = {name: f"{stage.done} steps, {duration(stage.seconds)}" for name, stage in record.stages.items()}
@@ -102,5 +105,31 @@ def made(record: Record, written: Mapping[str, Any]) -> Markup:
             tag("pre", tag("code", str(written["command"])), class_="command", tabindex="0", aria_label="Command"),
             terms({**about, **environment, **packages}),
             [tag("h3", "Stages"), terms(stages)] if stages else None,
+            sources(record),
         ]
     )
+
+
+def sources(record: Record) -> Markup | None:
+    """Of each process that made results of a record: where it ran and of which code, the command, seconds, and how busy others
+    kept the machine. A record may hold anything under these names."""
+    rows = []
+    for source in [entry for key in ("gathered", "provenance") for entry in rows_of(record.metrics, key)]:
+        about, legs, seconds = (
+            mapping(source.get("environment")),
+            names(source.get("legs")),
+            as_float(source.get("seconds")),
+        )
+        beside = max((as_float(cores) for cores in mapping(source.get("beside")).values()), default=math.nan)
+        rows.append(
+            [
+                Cell(str(len(legs)), len(legs), True),
+                Cell.of(about.get("device")),
+                Cell.of(about.get("commit") or source.get("source")),
+                Cell(duration(seconds) if math.isfinite(seconds) else NONE, seconds, True),
+                Cell("not known" if math.isnan(beside) else f"{beside:g} cores", beside, True),
+                Cell.of(source.get("command")),
+            ]
+        )
+    heads = ["Results", "Device", "Commit or source", "Time", "Others kept busy, at most", "Command"]
+    return join([tag("h3", "Where results were made"), table(heads, rows, name="Sources")]) if rows else None

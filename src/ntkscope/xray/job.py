@@ -256,11 +256,22 @@ class _Job(Subject):
         of_all = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         options: dict[str, Any] = {name: getattr(settings, name) for name in ("max_train", "max_test", "kernels")}
         choices: list[Params] = [self.params]
+
+        def whole(plan: Plan, work: Workload) -> bool:
+            """Whether the time does not cost items."""
+            unhurried = make_plan(work, replace(budget, time=None), **options)
+            return (plan.train, plan.test) == (unhurried.train, unhurried.test)
+
         if self.params is None and budget.seconds is not None:
             choices += last_blocks(self.model)
             with suppress(UsageError):  # the outputs do not go through one last layer
                 choices.append(last_layer(self.model, self.train, self.device))
-        for params in choices:
+        sizes, rates = {name: p.numel() for name, p in self.model.named_parameters()}, None
+        for params in dict.fromkeys(choices):
+            if rates is not None and params != choices[-1]:
+                least = self.workload(rates.least(sum(sizes[name] for name in params or ())))
+                if not whole(make_plan(least, budget, **options, spent=self.clock.spent()), least):
+                    continue  # it need not be tried
             how: dict[str, Any] = {"memory": budget.bytes // 2, "certify": settings.certify, "params": params}
             with half_of_the_budget():
                 rates = measure_rates(self.model, self.train.x, device=self.device, **how)
@@ -276,8 +287,7 @@ class _Job(Subject):
                     " all would not fit the time"
                 )
             plan = make_plan(work, budget, **options, spent=self.clock.spent(), pace=pace)
-            unhurried = make_plan(work, replace(budget, time=None), **options)
-            if (plan.train, plan.test) == (unhurried.train, unhurried.test):
+            if whole(plan, work):
                 break
         record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
         return plan if params is self.params else replace(plan, params=params)

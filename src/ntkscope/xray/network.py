@@ -27,6 +27,7 @@ from ntkscope.xray.items import Items
 
 BLOCK = 256
 ASKED = 256  # items of each side on which the network is asked whether it was trained
+FEWER = 3  # times fewer parameters each next choice of the last layers has, at least
 Params: TypeAlias = tuple[str, ...] | None  # names or globs of parameters; None: all trainable ones
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -163,16 +164,29 @@ def chosen_parameters(model: nn.Module, params: Any, items: Items, device: torch
 
 
 def last_blocks(model: nn.Module) -> list[tuple[str, ...]]:
-    """The parameters of the last two numbered blocks and of what follows, and those of the last one, by name.
+    """The parameters of the last two numbered blocks and of what follows, by name, those of the last one, and those of fewer
+    and fewer layers at the end, each time at most a third as many.
 
     >>> net = nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9), nn.Linear(9, 2))
     >>> last_blocks(net)
     [('1.weight', '1.bias', '2.weight', '2.bias'), ('2.weight', '2.bias')]
+    >>> last_blocks(nn.Sequential(nn.Linear(9, 9), nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 2))))[1:]
+    [('1.1.weight', '1.1.bias')]
     """
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+    names = list(sizes)
     blocks = list(dict.fromkeys(found[0] for name in names if (found := re.match(r".*?\.?\d+(?=\.)", name))))
     starts = [next(i for i, name in enumerate(names) if name.startswith(f"{block}.")) for block in blocks[1:][-2:]]
+    layers = [i for i, name in enumerate(names) if i and _layer(name) != _layer(names[i - 1])]
+    numbers = {start: sum(sizes[name] for name in names[start:]) for start in (0, *starts, *layers)}
+    for start in layers:
+        if start > max(starts, default=0) and numbers[start] <= numbers[max(starts, default=0)] / FEWER:
+            starts.append(start)
     return [tuple(names[start:]) for start in starts]
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def displacement(initial: nn.Module, model: nn.Module) -> dict[str, Tensor]:

@@ -64,7 +64,7 @@ class Workload:
     def once(self, rows: int) -> float:
         """Seconds for the exact kernel of so many training items with themselves alone."""
         n = min(rows, self.train)
-        return self.rates.setup + self.rates.sample * n + self.rates.pair * n * (n + 1) / 2
+        return self.rates.setup + self.rates.running(n) + self.rates.pair * n * (n + 1) / 2
 
     def page(self) -> float:
         """Seconds the page is expected to take, by experience."""

@@ -6,10 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from ntkscope.core.errors import MemoryBudgetError
+from ntkscope.kernels import kernel
+from ntkscope.tangent.blocks.features import accumulate
+from ntkscope.tangent.kernel import tiles
 from ntkscope.tangent.kernel.plan import ROOMY, Footprint, Plan, cut_for, make_plan, planned, roomy, work
 from oracles.against import smallest_budget
 from strategies.architectures import few
@@ -290,3 +295,25 @@ def test_several_workers_never_make_the_other_side_pass_more_often() -> None:
         plans = [make_plan(100, 5000, each, memory, threads=threads) for threads in (1, 4)]
         one, four = (-(-100 // plan.resident) for plan in plans)
         assert four <= one
+
+
+def test_samples_that_stay_are_multiplied_in_wide_products_inside_the_room_of_a_block(monkeypatch: Any) -> None:
+    """The numbers are those of a kernel with all the room, and the wider product takes no more than the block it stands for."""
+    sides = [nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    model, x = nn.Sequential(*sides, nn.Linear(32, 3)), torch.randn(50, 1, 8, 8)
+    widths: list[int] = []
+
+    def noted(total: Any, left: Any, right: Any, **how: Any) -> float:
+        widths.append(len(right))
+        return accumulate(total, left, right, **how)
+
+    monkeypatch.setattr(tiles, "accumulate", noted)
+    little = kernel("trntk0", model, x, memory=6 * 2**20)
+    plan, each = little.meta["plan"], little.meta["footprint"]
+    assert max(widths) == min(each.wide(plan.resident, plan.block), plan.resident // 4) > plan.block
+    assert plan.resident < len(x)
+    torch.testing.assert_close(little.dense(), kernel("trntk0", model, x).dense(), rtol=1e-5, atol=1e-5)
+    for resident, block in ((1, 1), (100, 3), (5000, 53)):
+        wide = each.wide(resident, block)
+        assert wide == block or each.tile(resident, wide) <= block * each.passing
+    assert replace(each, cuda=True).wide(100, 8) == 8

@@ -11,6 +11,10 @@ from ntkscope.core.errors import RecordError, UsageError
 Verdict: TypeAlias = Literal["reproduced", "not reproduced", "stand-in", "not testable here"]
 HOLDS, FAILS, SMALL = "the check holds", "the check does not hold", "too small to judge"  # how a stand-in's note begins
 VERDICTS: tuple[str, ...] = get_args(Verdict)
+OUTCOMES = (  # the verdicts in the words of pages and totals
+    *("reproduced", "not reproduced", "reproduced on a stand-in", "not reproduced on a stand-in"),
+    *("stand-in, not judged", "not testable here"),
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,18 @@ class Claim:
         if self.verdict == "stand-in" and self.note.startswith((HOLDS, FAILS)):
             return self.note.startswith(HOLDS)
         return None
+
+    @property
+    def outcome(self) -> str:
+        """The verdict, and of a stand-in whether its check held, in the words of pages and totals.
+
+        >>> Claim("a", "Table 1", 1, 2, "at least 3", "stand-in", "the check does not hold; another network").outcome
+        'not reproduced on a stand-in'
+        """
+        if self.verdict != "stand-in":
+            return self.verdict
+        words = {True: "reproduced on a stand-in", False: "not reproduced on a stand-in", None: "stand-in, not judged"}
+        return words[self.holds]
 
     @property
     def too_small(self) -> bool:

@@ -183,6 +183,11 @@ class Record:
         return str(self._document["name"])
 
     @property
+    def command(self) -> str:
+        """The command line of the process that began or resumed it last."""
+        return str(self._document["command"])
+
+    @property
     def status(self) -> str:
         """`running` (also of a process that was killed), `done`, `failed` or `interrupted`."""
         return str(self._document["status"])

@@ -25,6 +25,7 @@ CIVIDIS = (
     (195, 181, 105),
     (254, 232, 56),
 )
+LEVELS = 254  # colours less one: with that of what is not finite, as many as a palette holds
 _SIDE, _LEFT, _TOP, _WIDTH = 290, 62, 10, 420
 
 
@@ -35,7 +36,8 @@ def colours(values: Float[np.ndarray, "h w"], low: float | int, high: float | in
     [[[0, 34, 78], [254, 232, 56]]]
     """
     span = high - low if high > low else 1.0
-    place = np.clip((values.astype(np.float64) - low) / span, 0, 1) * (len(CIVIDIS) - 1)
+    place = np.clip((values.astype(np.float64) - low) / span, 0, 1)
+    place = np.rint(place * LEVELS) / LEVELS * (len(CIVIDIS) - 1)
     anchors = np.array(CIVIDIS, dtype=np.float64)
     finite = np.isfinite(place)
     place = np.where(finite, place, 0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.numbers import as_float, percent
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
+
+FIRST = 20  # texts that are shown at once
 
 
 @VIEWS.register("words")
@@ -29,7 +31,11 @@ def words(section: Section, source: Source) -> Drawing:
     )
     heads = ["Word", "Its share", "In texts", "First in"]
     listed = table(heads, rows, name="Salient words", export=f"{source.record.name}-words.csv", kind="snug")
-    texts = tag("ul", *(_text(text, source) for text in section.data["texts"]), class_="salient-texts")
+    every = [_text(text, source) for text in section.data["texts"]]
+    texts = tag("ul", *every[:FIRST], class_="salient-texts")
+    if every[FIRST:]:
+        rest = tag("ul", *every[FIRST:], class_="salient-texts")
+        texts = tag("div", texts, folded(f"{len(every) - FIRST:,} more texts", rest))
     both = tag("div", tag("div", listed), texts, class_="salient") if rows else texts
     return Drawing(join([tag("p", said, class_="soft small"), both]))
 

@@ -237,11 +237,16 @@ def accumulate(
         _accumulate_halves(total, _rows(left, full), _rows(right, full), workspace, own)
         return product_flops(left, right, full) - (product_flops(right, right, full) / 2 if own else 0.0)
     size, before, flops = total.shape[0] // len(left), len(left) - len(right), 0.0
-    for columns in strips(right, full) if own else [slice(0, len(right))]:
-        rows, part = left[: before + columns.stop if own else len(left)], right[columns]
-        into = total[: len(rows) * size, columns.start * size : columns.stop * size]
-        _accumulate(into, rows, part, full, precision, workspace)
-        flops += product_flops(rows, part, full)
+    every = slice(0, len(right))
+    parts = [
+        (slice(0, before if own else len(left)), every)
+    ]  # narrow products are slow: strips are of the square alone
+    parts += [(slice(before, before + columns.stop), columns) for columns in strips(right, full)] if own else []
+    for rows, columns in parts:
+        if rows.stop > rows.start:
+            into = total[rows.start * size : rows.stop * size, columns.start * size : columns.stop * size]
+            _accumulate(into, left[rows], right[columns], full, precision, workspace)
+            flops += product_flops(left[rows], right[columns], full)
     return flops
 
 

@@ -23,7 +23,7 @@ from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.engines import Engines
-from ntkscope.tangent.kernel.plan import FEW, Plan, check_schedule, heads_at_once, make_plan, roomy
+from ntkscope.tangent.kernel.plan import FEW, Footprint, Plan, check_schedule, heads_at_once, make_plan, roomy
 from ntkscope.tangent.kernel.products import Maker
 from ntkscope.tangent.kernel.tiles import SHARE, SQUARES, Tiles
 from ntkscope.tangent.model.arithmetic import check_range
@@ -41,6 +41,7 @@ class Products:
     coverage: Coverage | None
     certificate: Certificate
     plan: Plan
+    footprint: Footprint
     planes: Mapping[str, Tensor] = field(default_factory=dict)
     outputs: int = 1  # how many outputs were chosen
     unit: float = 1.0  # by which gradients were multiplied
@@ -168,10 +169,12 @@ def multiplied(
     plan = roomy(n, m, each, memory, kept, threads, schedule, makers[0].sharing)
     across = (plan.columns if m is not None else None) if plan.layered else m or n
     cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
+    cut["wide"] = each.wide(plan.resident, plan.block)
     tiles = Tiles(makers, x1, x2, plan.resident, across, **cut, repeatable=False)
     if tiles.staff(plan.workers) < plan.workers:  # not as many copies of the model can be had
         plan = make_plan(n, m, each, memory, kept, tiles.threads)
         tiles.recut(plan.resident, plan.block, plan.workspace)
+        tiles.wide = each.wide(plan.resident, plan.block)
         tiles.staff(plan.workers)
     spare = max(0.0, each.slack * memory - result - plan.held(each, n, m)) / plan.workers
     blocks = len(makers) * -(-(n + (m or 0)) // plan.block)
@@ -190,4 +193,4 @@ def multiplied(
     rows, columns = made.row_diagonal, made.column_diagonal
     assert rows is not None
     assert columns is not None
-    return Products(made.values, rows, columns, coverage, certificate, plan, made.planes)
+    return Products(made.values, rows, columns, coverage, certificate, plan, each, made.planes)

@@ -27,6 +27,7 @@ SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and librari
 CPU_BLOCK, CUDA_BLOCK, CUDA_LONGEST = 128, 256, 512  # samples of a block; the last, of a store
 # Samples of a block, or a side of a tile, on a GPU: products of other lengths take up to seven times longer on tensor cores.
 WHOLE, SIDES = (64, 8), (128, 64, 8)
+WIDE = 256  # columns of a product from which on wider ones are hardly faster on a CPU
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
 LARGEST, CUDA_LARGEST = 2048, 8192  # rows of a tile: what a run that is killed loses, and what a reader holds
@@ -121,6 +122,12 @@ class Footprint:
         """Bytes while `resident` samples stay and every worker has a block that passes by, and products with it."""
         passing = block * self.passing + self.tile(resident, block) + workspace + self.worker
         return resident * self.feature + workers * passing
+
+    def wide(self, resident: int, block: int) -> int:
+        """Columns of a product of samples that stay with each other: wide ones are faster, and on a CPU they may take the room
+        of a block that passes by, which waits."""
+        fitting = 0 if self.cuda else block * self.passing // self.tile(max(1, resident), 1)
+        return max(block, min(WIDE, fitting))
 
     def cache(self, rows: int, columns: int, block: int, forming: int, workspace: int) -> int:
         """Bytes while the factors of `rows` and `columns` samples stay and `forming` bytes of gradients are formed of them."""

@@ -82,6 +82,7 @@ class Tiles:
     products. `repeatable`: one thread makes every sum and all blocks of a tile are tried, so that its bits, and what is said of
     parameters used in new ways, are a matter of the tile alone. `Grid.path` is the quick order.
     `forming`: bytes for gradients formed layer by layer (`layers`); 0: features of the rows stay, blocks pass by.
+    `wide`: columns of products of the rows with each other, where they are more than a block's.
     """
 
     def __init__(
@@ -96,10 +97,11 @@ class Tiles:
         workspace: int,
         repeatable: bool,
         forming: int = 0,
+        wide: int = 0,
     ) -> None:
         self.groups = [[maker] for maker in makers]
         self.x1, self.x2, self.columns, self.repeatable = x1, x2, columns, repeatable
-        self.forming = forming
+        self.forming, self.wide = forming, wide
         first = makers[0]
         self.heads = first.width if first.full else 1
         self.dtype: torch.dtype = first.dtype
@@ -155,7 +157,8 @@ class Tiles:
             place = Place(torch.zeros(shape, dtype=self.dtype, device=self.device))
         others = (self.x1 if self.x2 is None else self.x2)[columns.start : columns.stop]
         own = len(rows) if self.x2 is None and columns.start == rows.start else 0
-        blocks = list(ranges(0, own, self.block))[::-1]  # of its own, the last are the longest
+        wide = self.block if place.planes else max(self.block, min(self.wide, own // (4 * self.threads)))
+        blocks = list(ranges(0, own, wide))[::-1]  # of its own, the last are the longest
         blocks += ranges(own, len(columns), self.block)
         sides: list[list[Tensor]] = [[], []]
         for number, makers in enumerate(self.groups):

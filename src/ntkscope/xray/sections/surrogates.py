@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from jaxtyping import Float64, Int64
 
-from ntkscope.core import NumericalError
+from ntkscope.core import NtkscopeError, NumericalError
+from ntkscope.data.subsets import stratified
 from ntkscope.machines import KernelMachine, KernelPair, rate
 from ntkscope.machines.computing import names_of
 from ntkscope.measures.alignment import centred_alignment
@@ -24,6 +26,7 @@ from ntkscope.xray.task import CLASSIFICATION, REGRESSION
 from ntkscope.xray.workload import Workload
 
 SPANNING = "ck"  # the network's logits are an affine function of this kernel's own features
+COMPARED = 200  # items on which kernels are compared with the conjugate kernel where that was not computed
 SAME = 0.99  # centred alignment with it from which another kernel is the same thing: 1.000 for the pseudo-NTK of a ResNet-20
 RANGED = ("tau", "tad", "agreement", "agreement_wrong")  # figures with an interval in a row
 OWN = (CLASSIFICATION.outputs, REGRESSION.outputs)  # targets of fits of the network itself
@@ -205,9 +208,8 @@ def run(context: Context) -> Finding[Ratings]:
     table: Any = ()
     for computed in context.plan.kernels:
         table += context.while_time_lasts(computed, partial(_rows, context, computed)) or ()
-    table = tuple(
-        replace(row, trivial=row.target == context.task.outputs and _trivial(context, row.kernel)) for row in table
-    )
+    trivial = _trivial(context, {row.kernel for row in table})
+    table = tuple(replace(row, trivial=row.target == context.task.outputs and row.kernel in trivial) for row in table)
     found: Ratings
     if context.task is CLASSIFICATION:
         found = Surrogates(table, accuracy(network, y))
@@ -259,9 +261,19 @@ def _row(context: Context, name: str, target: str) -> Row | OutputRow:
     return rating(machine, made, context.network_outputs, y, trivial=False, seed=context.seed)
 
 
-def _trivial(context: Context, name: str) -> bool:
-    """Whether the network's outputs are linear in the features of this kernel."""
-    return name == SPANNING or (SPANNING in context.kernels and spans(context.pair(name), context.pair(SPANNING)))
+def _trivial(context: Context, names: Collection[str]) -> set[str]:
+    """The kernels in whose features the network's outputs are linear; where there is no conjugate kernel to compare them with,
+    judged on some items."""
+    if SPANNING in context.kernels:
+        last = context.pair(SPANNING)
+        return {name for name in names if name == SPANNING or spans(context.pair(name), last)}
+    rows = stratified(context.train.strata, COMPARED, context.seed, "xray", "spanning")
+    try:
+        few = context.pairs.compute(SPANNING, context.model, context.train.take(torch.from_numpy(rows)).x)
+    except NtkscopeError:  # a network without one last layer
+        return set()
+    last = KernelPair(SPANNING, few, few)
+    return {name for name in names if spans(context.pair(name).take(rows), last)}
 
 
 def spans(pair: KernelPair, last: KernelPair) -> bool:

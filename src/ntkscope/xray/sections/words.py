@@ -16,13 +16,13 @@ from ntkscope.xray.task import CLASSIFICATION, Array
 from ntkscope.xray.workload import Workload
 
 TEXTS = 256  # test texts whose words are weighed
-SHOWN = 40  # of them shown whole; half of these at most are predicted wrongly
+SHOWN = 40  # of them shown whole, at least; with all that are predicted wrongly half as many others
 
 
 def run(context: Context) -> Finding[Salient]:
-    order = _order(context)
+    order, shown = _order(context)
     try:
-        found = salient_words(context, context.test.take(torch.from_numpy(order)), SHOWN)
+        found = salient_words(context, context.test.take(torch.from_numpy(order)), shown)
     except UsageError as why:
         raise Skip(str(why)) from why
     texts = tuple(replace(text, item=int(order[text.item])) for text in found.texts)
@@ -33,16 +33,17 @@ def run(context: Context) -> Finding[Salient]:
     return Finding(replace(found, texts=texts), confidence)
 
 
-def _order(context: Context) -> Array:
-    """Test texts: of those that are shown, up to half are predicted wrongly, and the others are from every class."""
+def _order(context: Context) -> tuple[Array, int]:
+    """Test texts, and how many are shown: those predicted wrongly first, then some of every class."""
     rows = stratified(context.test.strata, TEXTS, context.seed, "xray", "saliency")
     if context.task is not CLASSIFICATION:
-        return rows
+        return rows, SHOWN
     wrong = np.flatnonzero(context.network_logits.argmax(1) != context.y_test)[: TEXTS // 2]
     right = np.setdiff1d(rows, wrong)
-    first = min(len(wrong), max(SHOWN // 2, SHOWN - len(right)))  # of the texts that are shown
-    few = right[stratified(context.test.strata[right], SHOWN - first, context.seed, "xray", "shown texts")]
-    return np.concatenate([wrong[:first], few, wrong[first:], np.setdiff1d(right, few)])[:TEXTS]
+    few = right[
+        stratified(context.test.strata[right], max(SHOWN // 2, SHOWN - len(wrong)), context.seed, "xray", "shown texts")
+    ]
+    return np.concatenate([wrong, few, np.setdiff1d(right, few)])[:TEXTS], len(wrong) + len(few)
 
 
 def cost(work: Workload) -> float:
