@@ -124,7 +124,7 @@ def test_a_lightning_module_and_its_trainer(tmp_path: Any) -> None:
             self.net, self.weights = small(), weights
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.net(x)  # type: ignore[no-any-return]
+            return self.net(x)
 
         def on_train_batch_start(self, batch: Any, index: int) -> None:
             torch.manual_seed(self.global_step)
@@ -222,7 +222,7 @@ def test_a_hugging_face_trainer(tmp_path: Any) -> None:
         trainer = Weighted(weights)
         with torch.random.fork_rng(devices=[]):
             trainer.train()
-        return trainer.model  # type: ignore[no-any-return]
+        return trainer.model
 
     trainer = Weighted(torch.ones(ITEMS))
     loop = Fine(trainer.model, trainer.create_optimizer())
