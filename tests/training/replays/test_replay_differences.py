@@ -113,7 +113,11 @@ def test_against_central_differences_of_retrainings(name: str, share: float, tmp
         return trained(given, change=change)
 
     one = torch.eye(N, dtype=torch.float64)
-    measured = {"weights": torch.stack([central(lambda h, i=i: again(h * one[i])) for i in range(N)], 1)}
+
+    def weighted(item: int) -> Callable[[float], Any]:
+        return lambda h: again(h * one[item])
+
+    measured = {"weights": torch.stack([central(weighted(item)) for item in range(N)], 1)}
     measured["rate"] = central(lambda h: again(late=h))
     draw = generator(2, "start")
     push = {
@@ -121,7 +125,11 @@ def test_against_central_differences_of_retrainings(name: str, share: float, tmp
     }
 
     def pushed(h: float) -> Callable[[nn.Module], None]:
-        return lambda model: [p.data.add_(h * push[key]) for key, p in model.named_parameters()] and None
+        def change(model: nn.Module) -> None:
+            for key, p in model.named_parameters():
+                p.data.add_(h * push[key])
+
+        return change
 
     measured["initial"] = central(lambda h: again(change=pushed(h)))
     predicted = {"weights": found.weights, "rate": found.rate[:, 7]}

@@ -54,7 +54,7 @@ def whole(folder: Path, optimizer: str) -> str:
 def test_killed_and_resumed_to_the_same_bits(optimizer: str, tmp_path: Path) -> None:
     expected, folder = whole(tmp_path / "whole", optimizer), tmp_path / "killed"
     draw, kills = random.Random(7), 0
-    for _ in range(6):
+    for _ in range(4):
         process, seen, left = started(folder, optimizer), changes(folder), draw.randint(1, 8)
         deadline = time.monotonic() + 120
         while process.poll() is None and left and time.monotonic() < deadline:
@@ -65,6 +65,6 @@ def test_killed_and_resumed_to_the_same_bits(optimizer: str, tmp_path: Path) -> 
         kills += process.poll() is None
         process.kill()
         process.wait()
-    assert kills >= 3
+    assert kills >= 2
     (folder / "answer").unlink(missing_ok=True)
     assert whole(folder, optimizer) == expected

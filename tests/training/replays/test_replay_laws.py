@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ def recorded(folder: Path, part: Part = PART, **options: Any) -> Any:
 def same(one: Replay, other: Replay, **allowed: Any) -> None:
     for name in ("values", "weights", "rate", "decay"):
         torch.testing.assert_close(
-            getattr(one, name), getattr(other, name), msg=lambda m, n=name: f"{n}: {m}", **allowed
+            getattr(one, name), getattr(other, name), msg=partial("{}: {}".format, name), **allowed
         )
     for name, value in one.initial.items():
-        torch.testing.assert_close(value, other.initial[name], msg=lambda m, n=name: f"{n}: {m}", **allowed)
+        torch.testing.assert_close(value, other.initial[name], msg=partial("{}: {}".format, name), **allowed)
 
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam", "lr": 0.01}])

@@ -124,7 +124,7 @@ def test_a_lightning_module_and_its_trainer(tmp_path: Any) -> None:
             self.net, self.weights = small(), weights
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.net(x)  # type: ignore[no-any-return]
+            return self.net(x)
 
         def on_train_batch_start(self, batch: Any, index: int) -> None:
             torch.manual_seed(self.global_step)
@@ -189,11 +189,24 @@ def test_a_hugging_face_trainer(tmp_path: Any) -> None:
     class Weighted(transformers.Trainer):
         def __init__(self, weights: Tensor) -> None:
             self.weights = weights
+            quiet: dict[str, Any] = {
+                "report_to": [],
+                "save_strategy": "no",
+                "logging_strategy": "no",
+                "disable_tqdm": True,
+            }
             how = transformers.TrainingArguments(
-                output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=4,
-                learning_rate=0.01, weight_decay=0.1, max_grad_norm=0.0, warmup_steps=2, report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
-                remove_unused_columns=False, logging_strategy="no", dataloader_pin_memory=False,
-            )  # fmt: skip
+                output_dir=str(tmp_path),
+                num_train_epochs=2,
+                per_device_train_batch_size=4,
+                learning_rate=0.01,
+                weight_decay=0.1,
+                max_grad_norm=0.0,  # a clipped gradient has no replay
+                warmup_steps=2,
+                use_cpu=True,
+                remove_unused_columns=False,
+                **quiet,
+            )
             rows = [{"rows": i, "input_ids": WORDS[i], "attention_mask": torch.ones(6).long()} for i in range(ITEMS)]
             super().__init__(model=bert(), args=how, train_dataset=rows)
 
@@ -209,7 +222,7 @@ def test_a_hugging_face_trainer(tmp_path: Any) -> None:
         trainer = Weighted(weights)
         with torch.random.fork_rng(devices=[]):
             trainer.train()
-        return trainer.model  # type: ignore[no-any-return]
+        return trainer.model
 
     trainer = Weighted(torch.ones(ITEMS))
     loop = Fine(trainer.model, trainer.create_optimizer())

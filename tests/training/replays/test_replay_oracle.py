@@ -34,7 +34,7 @@ class Named(nn.Module):
 
     def forward(self, left: Tensor, right: dict[str, Tensor]) -> Tensor:
         hidden = self.twice(self.enter(left).tanh()).tanh() + self.enter(right["more"]).sin()
-        return self.leave(self.again(self.twice(hidden).tanh()) * self.scale)  # type: ignore[no-any-return]
+        return self.leave(self.again(self.twice(hidden).tanh()) * self.scale)
 
 
 def build(kind: str) -> nn.Module:

@@ -159,7 +159,7 @@ def test_the_smallest_budget_that_is_named_works(kept: bool, tmp_path: Path) -> 
     folder = {"store": tmp_path / "kept"} if kept else {}
     with pytest.raises(MemoryBudgetError, match="the smallest budget that works is") as refused:
         replay(training, outputs, memory=100, directions=0, **folder)
-    least = int(re.search(r"\((\d+) bytes\)", str(refused.value))[1])  # type: ignore[index]
+    least = int(re.search(r"\((\d+) bytes\)", str(refused.value))[1])
     small = replay(training, outputs, memory=least, directions=0, **folder)
     torch.testing.assert_close(small.weights, replay(training, outputs, directions=0).weights, rtol=1e-9, atol=1e-12)
     with pytest.raises(MemoryBudgetError):

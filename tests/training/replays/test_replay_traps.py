@@ -48,7 +48,7 @@ class Read(nn.Module):
         self.leave = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.leave(self.middle(self.enter(x).tanh()))  # type: ignore[no-any-return]
+        return self.leave(self.middle(self.enter(x).tanh()))
 
 
 class Recurrent(nn.Module):
@@ -57,7 +57,7 @@ class Recurrent(nn.Module):
         self.inner = kind(6, 6, batch_first=True, **options)
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.inner(h[:, None].expand(-1, 3, -1).contiguous())[0][:, -1]  # type: ignore[no-any-return]
+        return self.inner(h[:, None].expand(-1, 3, -1).contiguous())[0][:, -1]
 
 
 class Attends(nn.Module):
@@ -67,7 +67,7 @@ class Attends(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         places = torch.arange(1, 4, dtype=h.dtype)[:, None]
-        return self.inner(h[:, None] * places)[:, 0]  # type: ignore[no-any-return]
+        return self.inner(h[:, None] * places)[:, 0]
 
 
 class Noise(nn.Module):
@@ -86,7 +86,7 @@ class Twice(nn.Module):
         self.inner = nn.Linear(6, 6)
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.inner(self.inner(h).tanh()) @ self.inner.weight.T.view(6, 6)  # type: ignore[no-any-return]
+        return self.inner(self.inner(h).tanh()) @ self.inner.weight.T.view(6, 6)
 
 
 class Unused(nn.Module):
@@ -204,9 +204,10 @@ class Late(nn.Module):
         self.register_buffer("mean", torch.zeros(6))
 
     def forward(self, h: Tensor) -> Tensor:
+        mean = self.get_buffer("mean")
         if self.training and float(h.detach().abs().max()) > self.limit:
-            self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
-        return h - self.mean
+            mean.mul_(0.9).add_(0.1 * h.detach().mean(0))
+        return h - mean
 
     limit = 0.0
 
