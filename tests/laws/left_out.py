@@ -14,7 +14,7 @@ REASONS: dict[str, str] = {
     "an error or a warning": """
         core.NtkscopeError core.NumericalError core.UsageError linalg.NumericalWarning storage.DamageWarning""",
     "a type, a protocol or an abstract class: there is nothing to call": """
-        core.Inputs core.Params linalg.Gram measures.probe_agreement.Sweep""",
+        core.Inputs core.Params linalg.Gram measures.probe_agreement.Sweep training.Loop""",
     "a registry: its entries are checked one by one": """
         data.DATASETS models.MODELS kernels.KERNELS surrogates.INPUT_SURROGATES surrogates.SURROGATES
         measures.MEASURES xray.SECTIONS report.VIEWS""",
@@ -31,8 +31,8 @@ REASONS: dict[str, str] = {
         linalg.correlation.haar_corner measures.dimension.shared_neighbours
         measures.kendall.below_in_both measures.uncertainty.resampled_means""",
     "needs a language model on disk": "models.text",
-    "a whole run, minutes long: tests/xray, tests/tracking, tests/machines and tests/explain attack it": """
-        xray.xray tracking.Tracker machines.kernel_pairs explain.probes""",
+    "a whole run, minutes long: tests/xray, tests/tracking, tests/machines, tests/explain and tests/training attack it": """
+        training.replay xray.xray tracking.Tracker machines.kernel_pairs explain.probes""",
 }
 ENTRIES: dict[str, str] = {
     "needs files on disk: tests/data reads broken ones": """

@@ -66,7 +66,6 @@ SETUPS: dict[str, dict[str, Any]] = {
     "dropout, smoothed labels": {"dropout": 0.3, "loss": CrossEntropy(0.1), "momentum": 0.9, "lr": 0.05},
     "the first layer stops": {"mode": "stop-first", "optimizer": "adam", **SMOOTH, "drop_last": True, "batch_size": 5},
 }
-QUICK = ("gradient descent", "adamw, noise, item weights", "dropout, smoothed labels")
 
 
 def trained(setup: dict[str, Any], change: Callable[[nn.Module], None] | None = None, **more: Any) -> Any:
@@ -93,7 +92,8 @@ def central(run: Callable[[float], Any]) -> Tensor:
     return (after(run(SIZE)) - after(run(-SIZE))) / (2 * SIZE)
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.guard) for n in SETUPS])
+@pytest.mark.guard
+@pytest.mark.parametrize("name", SETUPS)
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_against_central_differences_of_retrainings(name: str, share: float, tmp_path: Path) -> None:
     setup = SETUPS[name]
@@ -157,6 +157,7 @@ def left_out(weights: Tensor, options: dict[str, Any], dtype: torch.dtype) -> Te
         return margins(trajectory.run.model.eval())
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("together", [1, 2])
 def test_relu_networks_and_items_that_are_left_out(dtype: torch.dtype, together: int, tmp_path: Path) -> None:

@@ -49,8 +49,9 @@ def whole(folder: Path, optimizer: str) -> str:
     return (folder / "answer").read_text()
 
 
-@pytest.mark.guard
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param("sgd", marks=pytest.mark.guard), pytest.param("adam", marks=pytest.mark.nightly)]
+)
 def test_killed_and_resumed_to_the_same_bits(optimizer: str, tmp_path: Path) -> None:
     expected, folder = whole(tmp_path / "whole", optimizer), tmp_path / "killed"
     draw, kills = random.Random(7), 0

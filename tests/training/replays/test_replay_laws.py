@@ -40,6 +40,7 @@ def same(one: Replay, other: Replay, **allowed: Any) -> None:
         torch.testing.assert_close(value, other.initial[name], msg=partial("{}: {}".format, name), **allowed)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam", "lr": 0.01}])
 def test_states_that_are_computed_again_or_kept_on_disk_give_the_same_bits(
     optimizer: dict[str, Any], tmp_path: Path
@@ -113,6 +114,7 @@ def test_a_removed_item_has_a_derivative_and_copies_of_an_item_share_it(tmp_path
     assert float(found.weights[:, 12].norm()) > 1e-3
 
 
+@pytest.mark.guard
 def test_nothing_depends_on_what_does_not_move(tmp_path: Path) -> None:
     still = replay(recorded(tmp_path / "rate", schedule=lambda step: 0.0), outputs, directions=0)
     assert not any(bool(value.any()) for value in (still.weights, still.rate, still.decay))

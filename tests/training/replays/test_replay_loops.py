@@ -91,7 +91,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [n if n == "sgd" else pytest.param(n, marks=pytest.mark.guard) for n in OPTIMIZERS])
 def test_a_loop_by_hand_with_two_groups_and_a_schedule(name: str) -> None:
     def retrained(weights: Tensor) -> nn.Module:
         model = small()
@@ -115,6 +115,7 @@ def test_a_loop_by_hand_with_two_groups_and_a_schedule(name: str) -> None:
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), small().parameters()))  # nothing is changed
 
 
+@pytest.mark.guard
 def test_a_lightning_module_and_its_trainer(tmp_path: Any) -> None:
     lightning = pytest.importorskip("lightning")
 
@@ -183,6 +184,7 @@ class Fine(Loop):
         return step / 2 if step < 2 else (6 - step) / 4
 
 
+@pytest.mark.guard
 def test_a_hugging_face_trainer(tmp_path: Any) -> None:
     transformers = pytest.importorskip("transformers")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,14 +159,18 @@ SCHEDULES = {"constant": None, "steps": {1: 0.3}, "cosine": Cosine(warmup=0.3), 
 HALF = [0.5, 1.0, 0.0, 2.0, 0.7, 1.0, 0.0, 1.0, 1.0, 0.3, 1.0]  # two items are removed
 
 
+def _slow(values: Iterable[Any], mark: str) -> list[Any]:
+    return [pytest.param(value, marks=getattr(pytest.mark, mark)) for value in values]
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("at", [1.0, 0.5, "items"])
+@pytest.mark.parametrize("at", ["items", *_slow([1.0, 0.5], "guard")])
 def test_every_optimizer(name: str, at: Any) -> None:
     compare("plain", "cross_entropy", OPTIMIZERS[name], HALF if at == "items" else at, steps=8, batch_size=4, seed=1)
 
 
 @pytest.mark.parametrize("kind", ["named", "images", "dropout", "frozen"])
-@pytest.mark.parametrize("name", ["momentum", "adam"])
+@pytest.mark.parametrize("name", ["adam", *_slow(["momentum"], "guard")])
 def test_every_network(kind: str, name: str) -> None:
     compare(kind, "cross_entropy", OPTIMIZERS[name], HALF, steps=7, batch_size=4, seed=2)
 
@@ -190,7 +195,7 @@ def drawn(number: int) -> tuple[str, str, Optimizer, Any, dict[str, Any]]:
     return kind, draw.choice(sorted(LOSSES)), optimizer, draw.choice([1.0, 0.5, HALF]), options
 
 
-@pytest.mark.parametrize("number", [n if n < 20 else pytest.param(n, marks=pytest.mark.guard) for n in range(400)])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, *_slow(range(4, 50), "guard"), *_slow(range(50, 400), "nightly")])
 def test_drawn_trainings(number: int) -> None:
     kind, loss, optimizer, at, options = drawn(number)
     compare(kind, loss, optimizer, at, **options)

@@ -152,6 +152,7 @@ def filled_padding() -> nn.Module:
     return layer
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("name", RIGHT_ONES)
 def test_right_against_retrainings(name: str, tmp_path: Path) -> None:
     model, options = RIGHT_ONES[name]
@@ -276,6 +277,7 @@ class Precise(nn.Module):
         return h @ torch.eye(6)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("middle", [Precise, nn.Identity, lambda: Recurrent(nn.GRU), lambda: Attends(0.1)])
 def test_float32(middle: Callable[[], nn.Module], tmp_path: Path) -> None:
     part = classes_part(12)
@@ -288,6 +290,7 @@ def test_float32(middle: Callable[[], nn.Module], tmp_path: Path) -> None:
         torch.testing.assert_close(found.weights.double(), double.weights, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("lr", [0.03, 1.0])
 def test_a_training_that_magnifies_small_changes_is_warned_of(lr: float, tmp_path: Path) -> None:
     training = trained(lambda: Read(nn.Linear(6, 6)), tmp_path, lr=lr, momentum=0.9, steps=40)

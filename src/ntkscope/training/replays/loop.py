@@ -37,6 +37,9 @@ class Loop(ABC):
     """
 
     pace = 1.0  # a factor on all rates, for a training slower than the one that was
+    final: Params | None = (
+        None  # the parameters that the training ended with, to be held to; None where they are not known
+    )
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, items: int, steps: int) -> None:
         self.rules = update_rules(optimizer, model)

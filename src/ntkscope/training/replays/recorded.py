@@ -58,7 +58,7 @@ class RecordedFit(Loop):
             raise UsageError(
                 "got a training that redraws parameters or moments on its way; expected a mode without that"
             )
-        self.final = store[end]
+        self.final = store[end].params
         self._settings = replace(settings, stop=None, on_step=None, measure=False)
         self._part = trajectory.run.part.to(trajectory.run.device)
         model = own_copy(trajectory.run.model, "a replay must not change the model")

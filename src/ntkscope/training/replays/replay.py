@@ -205,13 +205,13 @@ def _certified(
 
 def _reproduced(loop: Loop, last: Snapshot, weights: Tensor) -> bool | None:
     """Whether the training ended in the recorded bits; an error where it ended elsewhere."""
-    if not isinstance(loop, RecordedFit) or loop.pace != 1 or not bool((weights == 1).all()):
-        return None
     final = loop.final
-    if all(torch.equal(last.params[name], value) for name, value in final.params.items()):
+    if final is None or loop.pace != 1 or not bool((weights == 1).all()):
+        return None
+    if all(torch.equal(last.params[name], value) for name, value in final.items()):
         return True
     apart, moved = (
-        sum(float((one.params[name] - value).double().square().sum()) for name, value in final.params.items()) ** 0.5
+        sum(float((one.params[name] - value).double().square().sum()) for name, value in final.items()) ** 0.5
         for one in (last, loop.start)
     )
     if not apart <= ELSEWHERE * moved:
