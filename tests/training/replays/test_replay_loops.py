@@ -91,8 +91,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.parametrize("clip", [0.3, pytest.param(None, marks=pytest.mark.guard)])
 @pytest.mark.parametrize("name", [n if n == "sgd" else pytest.param(n, marks=pytest.mark.guard) for n in OPTIMIZERS])
-def test_a_loop_by_hand_with_two_groups_and_a_schedule(name: str) -> None:
+def test_a_loop_by_hand_with_two_groups_and_a_schedule(name: str, clip: float | None) -> None:
     def retrained(weights: Tensor) -> nn.Module:
         model = small()
         optimizer = OPTIMIZERS[name](two_groups(model))
@@ -104,12 +105,16 @@ def test_a_loop_by_hand_with_two_groups_and_a_schedule(name: str) -> None:
                 loss = (weights[rows] * cross_entropy(model(PART.x[rows]), PART.y[rows], reduction="none")).mean()
             optimizer.zero_grad()
             loss.backward()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             schedule.step()
         return model
 
     model = small()
-    found = replay(Plain(model, OPTIMIZERS[name](two_groups(model))), lambda net: net(ASKED).flatten())
+    loop = Plain(model, OPTIMIZERS[name](two_groups(model)))
+    loop.clip = clip
+    found = replay(loop, lambda net: net(ASKED).flatten())
     assert found.certificate.relative_error < 1e-6
     compare(found, retrained)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), small().parameters()))  # nothing is changed
@@ -203,7 +208,7 @@ def test_a_hugging_face_trainer(tmp_path: Any) -> None:
                 per_device_train_batch_size=4,
                 learning_rate=0.01,
                 weight_decay=0.1,
-                max_grad_norm=0.0,  # a clipped gradient has no replay
+                max_grad_norm=0.5,
                 warmup_steps=2,
                 use_cpu=True,
                 remove_unused_columns=False,
@@ -228,6 +233,7 @@ def test_a_hugging_face_trainer(tmp_path: Any) -> None:
 
     trainer = Weighted(torch.ones(ITEMS))
     loop = Fine(trainer.model, trainer.create_optimizer())
+    loop.clip = 0.5
     found = replay(loop, lambda model: model(input_ids=WORDS[:2] + 0).logits.flatten())
     assert found.certificate.relative_error < 1e-6
     compare(found, retrained, directions=1)

@@ -74,7 +74,9 @@ def _through_update(
     some = next(iter(params.values()))
     factor, decay = (torch.full((), v, dtype=some.dtype, device=some.device).requires_grad_() for v in (1.0, 0.0))
     with torch.enable_grad():
-        new, made = updated(loop.rules, params, gradient, moments, factor * loop.factor(state.step), decay)
+        new, made = updated(
+            loop.rules, params, loop.clipped(gradient), moments, factor * loop.factor(state.step), decay
+        )
     _same_step(state, after, new, gradient)
     outputs = list(new.values())
     cotangents = [adjoint.params[name] for name in new]

@@ -37,6 +37,7 @@ class Loop(ABC):
     """
 
     pace = 1.0  # a factor on all rates, for a training slower than the one that was
+    clip: float | None = None  # what `torch.nn.utils.clip_grad_norm_` clips the norm of all gradients to
     final: Params | None = (
         None  # the parameters that the training ended with, to be held to; None where they are not known
     )
@@ -89,6 +90,7 @@ class Loop(ABC):
         ]
         steps = [(self.batch(step), self.rate(step), self.seed(step)) for step in range(self.steps)]
         own = {name: value for name, value in vars(self).items() if name not in ("model", "start", "rules", "pace")}
+        own["clip"] = self.clip
         return identity(functions, own, self._kind.__qualname__, network_identity(self.model), self.start.params, steps)
 
     @property
@@ -103,6 +105,14 @@ class Loop(ABC):
     def factor(self, step: int) -> float:
         """The factor on the rates of `optimizer` at this step."""
         return self.pace * self.rate(step)
+
+    def clipped(self, gradients: Params) -> Params:
+        """The gradients of a step as the optimizer gets them."""
+        if self.clip is None:
+            return gradients
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in gradients.values()]))
+        share = (self.clip / (norm + 1e-6)).clamp(max=1.0)
+        return {name: value * share for name, value in gradients.items()}
 
     def learning(self, step: int) -> set[str]:
         """The parameters that learn at this step."""
@@ -164,6 +174,8 @@ class Loop(ABC):
             rows, x, y = self.batch(step)
             with modes_kept(model), torch.enable_grad(), self.randomness(state):
                 self.weighed(self.losses(call(model.train(), x), y), weights[rows], step).backward()
+            if self.clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), self.clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             state = take(model, step + 1, 0, optimizer=optimizer_state(optimizer, names))
