@@ -29,7 +29,7 @@ from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
 from report.fixtures.tracking import write_tracking
-from xray.small import blobs, regressed, trained, waves
+from xray.small import blobs, network, regressed, waves
 from xray.texts import WordTokenizer, read, texts
 
 RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
@@ -43,9 +43,17 @@ def _tracked(folder: Path, model: nn.Module) -> Path:
 
 def _plain_record(folder: Path) -> Record:
     train, test = blobs()
-    initial, model = trained(train)
+    initial, model = network(), network()
     options: dict[str, Any] = {"tracked": _tracked(folder, model), "kernels": ["ck"], "progress": False}
-    return ns.xray(model, train, test, folder, initial=initial, **options)
+    training = _trained(folder, model, train, lr=1e-2, optimizer="adam", steps=60)
+    return ns.xray(model, train, test, folder, initial=initial, training=training, **options)
+
+
+def _trained(folder: Path, model: nn.Module, train: Part, **how: Any) -> Any:
+    """A training that can be replayed."""
+    training = ns.training.fit(model, train, store=folder.with_name(f"{folder.name}-fit"), measure=False, **how)
+    training.final()
+    return training
 
 
 def _odd_record(folder: Path) -> Record:
@@ -56,7 +64,9 @@ def _odd_record(folder: Path) -> Record:
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
     model[0].requires_grad_(False)
     options: dict[str, Any] = {"tracked": _tracked(folder, model), "kernels": ["ck"], "progress": False}
-    return ns.xray(model, Part(x[keep], y[keep]), test, folder, untrained=True, **options)
+    part = Part(x[keep], y[keep])
+    options["training"] = _trained(folder, model, Part(part.x, part.y[:, None].float()), loss="mse", lr=1e-3, steps=3)
+    return ns.xray(model, part, test, folder, untrained=True, **options)
 
 
 def _plain_regression(folder: Path) -> Record:

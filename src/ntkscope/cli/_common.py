@@ -15,7 +15,7 @@ from ntkscope.core.machine.interrupts import Terminated
 from ntkscope.report.certificates import Checks
 from ntkscope.report.source import Source
 from ntkscope.report.views._findings import Missing
-from ntkscope.xray.sections import problems, summary, surrogates
+from ntkscope.xray.sections import problems, replay, summary, surrogates
 from ntkscope.xray.task import recorded_task
 
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
@@ -56,7 +56,7 @@ def in_short(record: ns.Record) -> list[str]:
     """The main results in a few lines for a terminal."""
     metrics, task = record.metrics, recorded_task(record.metrics)
     lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
-    for section in (summary.SECTION, surrogates.SECTION, problems.SECTION):
+    for section in (summary.SECTION, surrogates.SECTION, replay.SECTION, problems.SECTION):
         found = section.of(task).read(metrics)
         lines += [] if found is None else found.in_short()
     checks = Checks.of(metrics, record.arrays)

@@ -75,6 +75,11 @@ def _theirs(what: str, error: Exception) -> UsageError:
     return UsageError(f"{what} failed at {place} with {type(error).__name__}: {error}; put that right and run again")
 
 
+def training_of(name: str | None) -> Any:
+    """The training that a factory makes again; None without one."""
+    return None if name is None else _made(name, "training", {})
+
+
 def options(texts: Sequence[str] | None) -> dict[str, Any]:
     """`key=value` texts as keyword arguments."""
     return dict(setting(text) for text in texts or [])

@@ -49,6 +49,12 @@ def xray(
     tracked: Annotated[
         Path | None, typer.Option(help="Folder in which ntkscope.Tracker recorded this network's training.")
     ] = None,
+    training: Annotated[
+        str | None,
+        typer.Option(
+            help="package.module:function that makes the call of fit(…, store=DIR) which trained this network, and returns it."
+        ),
+    ] = None,
     compare: Annotated[
         str | None,
         typer.Option(help="Data, as --data, whose test items are compared with the training items for a shift."),
@@ -60,7 +66,7 @@ def xray(
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
     from ntkscope.cli._common import certified, show, stoppable
-    from ntkscope.cli._factories import data_of, options
+    from ntkscope.cli._factories import data_of, options, training_of
     from ntkscope.cli._subject import subject_of
     from ntkscope.cli.demo import demo_folder, demo_xray
     from ntkscope.core import UsageError
@@ -70,10 +76,10 @@ def xray(
     checked = certified(certify)
     chosen = None if kernels is None else [name.strip() for name in kernels.split(",")]
     if demo:
-        if model or weights or data or initial_weights or task or tracked or compare:
+        if model or weights or data or initial_weights or task or tracked or training or compare:
             raise UsageError(
-                "--demo came with a model, weights, data, task or tracked training of your own, or data to compare; expected"
-                " one or the other"
+                "--demo came with a model, weights, data, task or training of your own, or data to compare; expected one or the"
+                " other"
             )
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
         limits["began"] = BEGAN.get()
@@ -111,6 +117,7 @@ def xray(
         untrained=untrained,
         task=task,
         tracked=tracked,
+        training=training_of(training),
         compare=None if compare is None else data_of(compare, {}, root, seed, about.network)[1],
         name=model,
         data_name=data,

@@ -32,6 +32,7 @@ from ntkscope.xray.result import R
 from ntkscope.xray.settings import Settings
 from ntkscope.xray.task import CLASSIFICATION, Array, Task
 from ntkscope.xray.tracked import Tracked
+from ntkscope.xray.training import Training
 from ntkscope.xray.workload import DECOMPOSED, Workload
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Subject:
     params: Params  # by which kernels of gradients differentiate
     device: torch.device | None
     tracked: Tracked | None  # the training of this network, as a tracker recorded it
+    training: Training | None  # the same as a loop that can be replayed
     compared: Inputs | None  # inputs of other items, to compare with the training items
     settings: Settings
     clock: Clock
@@ -82,7 +84,11 @@ class Subject:
     @property
     def given(self) -> tuple[str, ...]:
         """What sections may need and this X-ray has."""
-        found = {"tracked": self.tracked is not None, "texts": self.train.kind == "text"}
+        found = {
+            "tracked": self.tracked is not None,
+            "training": self.training is not None,
+            "texts": self.train.kind == "text",
+        }
         return tuple(name for name, there in found.items() if there)
 
     @property
@@ -115,6 +121,7 @@ class Subject:
             task=self.task,
             matrices=shapes(self.matrices),
             tracked=None if self.tracked is None else self.tracked.bytes,
+            training=None if self.training is None else self.training.seconds,
             given=self.given,
         )
 

@@ -55,6 +55,7 @@ from ntkscope.xray.sections import surrogates
 from ntkscope.xray.settings import Say, Settings
 from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.tracked import tracked_training
+from ntkscope.xray.training import training_of
 from ntkscope.xray.workload import Workload
 
 SCHEMA = 1
@@ -118,6 +119,7 @@ class _Job(Subject):
             width=few.shape[1],
             params=chosen_parameters(model, settings.params, everything, device),
             tracked=tracked,
+            training=training_of(settings.training, model, everything),
             device=device,
             settings=settings,
             clock=Clock(settings.budget.seconds, time.perf_counter() if settings.began is None else settings.began),
@@ -154,6 +156,7 @@ class _Job(Subject):
             **({} if params is None else {"params": list(params)}),
             **({} if self.task is CLASSIFICATION else {"task": self.task.name}),
             **({} if self.tracked is None else {"tracked": self.tracked.identity}),
+            **({} if self.training is None else {"training": self.training.identity}),
             **({} if self.compared is None else {"compare": fingerprint(self.compared)}),
         }
 

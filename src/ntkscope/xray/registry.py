@@ -58,8 +58,8 @@ class Section(Generic[R]):
     and on fewer items rather than not at all. `every_attempt`: computed after all others,
     and again by each attempt. `tasks`: of which networks a page shows it; one that asks the context for what this network
     does not have (classes in a regression) is skipped and says so. `regression`: its form on pages of regressions, where it
-    needs one of its own. `needs`: what an X-ray must have been given for the section to be on its page ("tracked", "texts");
-    empty for none.
+    needs one of its own. `needs`: what an X-ray must have been given for the section to be on its page ("tracked", "training",
+    "texts"); empty for none.
     """
 
     name: str

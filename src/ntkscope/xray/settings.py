@@ -33,9 +33,11 @@ class Settings:
     for the last affine layer's. `certify`: which blocks of gradients are checked against plain autograd: "every" one,
     "sampled" (one in eight), or False. A network that is at chance on training and on test items is refused unless
     `untrained=True`. `tracked`: the folder in which `ntkscope.Tracker` recorded the training of this network; the page then has
-    a section on it. `compare`: further items, as `train` or inputs alone, which the section on shift compares with the
-    training items. `name`, `data_name`: for the page. `options`: what a factory made the network with, part of its identity.
-    `began`: when the time of the budget began to run, by `time.perf_counter`; by default when `ns.xray` is called.
+    a section on it. `training`: the training that made this network, of a classifier: what `fit(…, store=DIR)` returned,
+    finished, or a `Loop`; the page then has influence by replaying it beside the kernel's. `compare`: further items, as
+    `train` or inputs alone, which the section on shift compares with the training items. `name`, `data_name`: for the page.
+    `options`: what a factory made the network with, part of its identity. `began`: when the time of the budget began to run,
+    by `time.perf_counter`; by default when `ns.xray` is called.
     """
 
     initial: Any = None
@@ -53,6 +55,7 @@ class Settings:
     untrained: bool = False
     task: str | None = None
     tracked: str | Path | None = None
+    training: Any = None
     compare: Any = None
     name: str = ""
     data_name: str = ""

@@ -17,7 +17,8 @@ DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is cho
 class Workload:
     """How many training and test items are used, on how many of each the initial network is compared, and how many kernels
     get a surrogate. `classes`: how many outputs; `task`: what they are. `matrices`: shapes of the weights; `tracked`: bytes of
-    a tracker's record, None without one. `given`: what sections may need and this X-ray has."""
+    a tracker's record, `training`: seconds of one run of the training, None without one. `given`: what sections may need and
+    this X-ray has."""
 
     train: int
     test: int
@@ -29,6 +30,7 @@ class Workload:
     task: Task = CLASSIFICATION
     matrices: tuple[tuple[int, int], ...] = ()
     tracked: int | None = None
+    training: float | None = None
     given: tuple[str, ...] = ()
 
     def sized(self, train: int, test: int) -> Workload:

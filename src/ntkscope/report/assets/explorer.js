@@ -6,6 +6,7 @@
   if (!list || !holder) return;
   const { className, make, name, percent, shelf, shown, thumb, train } = ntkscope;
   const data = JSON.parse(holder.textContent);
+  const replay = JSON.parse(document.getElementById("data-replay")?.textContent ?? "null"); // of a few items
   const panel = (part) => document.getElementById(`explorer-${part}`);
   const classes = JSON.parse(document.getElementById("data-items").textContent).classes;
   const TRUST = ["do not trust", "medium", "high"];
@@ -211,6 +212,14 @@
         make("h3", {}, "What would change without this point"),
         make("p", { class: "soft small" }, "Training points without which ", name(logit), " would score lowest, one left out at a time: the change of a ridge regression on the labels (scores between 0 and 1), which predicts best what retraining the network would do."),
         shelf(null, influence, { expected: logit, worth: (v) => shown(-v) }));
+    }
+    const place = replay ? replay.items.indexOf(data.items[n].index) : -1;
+    panel("replay").hidden = place < 0 || logit !== data.items[n].network;
+    if (!panel("replay").hidden) {
+      panel("replay").replaceChildren(
+        make("h3", {}, "What training itself would have done"),
+        make("p", { class: "soft small" }, "Without one of these points, the margin of ", name(logit), ` over the other classes would have fallen most: by replaying every step of the training, and by the kernel. Both rank all training points with a rank correlation of ${shown(replay.correlations[place], 2)} here.`),
+        make("div", { class: "shelves" }, ...Object.values(replay.ways).map((way) => shelf(way.name, pairsOf(way, place), { expected: logit, worth: (v) => shown(-v) }))));
     }
     panel("nearest").replaceChildren(
       make("h3", {}, "Most similar training items, by kernel"),

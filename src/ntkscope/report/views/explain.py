@@ -129,6 +129,7 @@ def _skeleton(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source:
         tag("div", id="explorer-class", class_="card whole explorer-class"),
         tag("div", id="explorer-top", class_="card whole"),
         tag("div", id="explorer-influence", class_="card whole", hidden=True),
+        tag("div", id="explorer-replay", class_="card whole", hidden=True),
         tag("div", id="explorer-nearest", class_="card whole"),
         class_="explorer-panels",
         id="explorer-panels",

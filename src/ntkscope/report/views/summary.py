@@ -12,6 +12,7 @@ from ntkscope.report.plots import Bar, bars, gauge
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
+from ntkscope.report.views.replay import sentence
 
 _READS = {
     "lazy": "It behaves like a kernel machine with a fixed kernel.",
@@ -33,7 +34,13 @@ def summary(section: Section, source: Source) -> Drawing:
         title, label = "Accuracy on the test items", "Accuracy"
     drawn = bars(shares, label=f"{label} of the network and of each surrogate", largest=1)
     pair = tag("div", _hero(data), tag("div", tag("h3", title), drawn, class_="card"), class_="pair")
-    return Drawing(join([pair, outputs, checks(source).statement(), _evidence(data)]))
+    return Drawing(join([pair, outputs, checks(source).statement(), _replayed(source), _evidence(data)]))
+
+
+def _replayed(source: Source) -> Markup | None:
+    """How well the kernel predicts what training would have done; None where the training was not at hand."""
+    found = Section.read("replay", source.metrics.get("section:replay"))
+    return tag("p", sentence(found.data)) if found.status == "done" and found.data else None
 
 
 def _bars(data: Mapping[str, Any], source: Source, own: str, others: str, shown: Callable[[Any], str]) -> list[Bar]:

@@ -1,0 +1,163 @@
+"""What training would have done: influence by replaying it, beside the kernel's answer to the same question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+
+from ntkscope.core import NumericalError, numpy_generator
+from ntkscope.explain import influence
+from ntkscope.measures.datamodeling import linear_datamodeling_score
+from ntkscope.xray.context import Context
+from ntkscope.xray.plan import MAIN
+from ntkscope.xray.registry import Finding, Section, Skip, register
+from ntkscope.xray.result import Result
+from ntkscope.xray.sections import explain
+from ntkscope.xray.task import CLASSIFICATION
+from ntkscope.xray.training import Training
+from ntkscope.xray.workload import Workload
+
+LEAST, MOST = 8, 40  # test items
+SHARE = 0.02  # of the time that is left, for items beyond the least
+TRAININGS, EACH = 5.4, 0.36  # that a replay takes, and each item more; `docs/replay.md` has the measurement
+POINTS = 8  # training points of each list
+NEAR = 1e-2  # of a margin, by which the replayed training may end elsewhere
+
+
+@dataclass(frozen=True)
+class Replayed(Result):
+    """The margin of the predicted class of some test items, `wrong` of them mistakes: influence by replay and by the kernel.
+
+    `correlations`: Spearman's ρ of the two over training points, item by item, their mean and its interval over items.
+    `shared`: how many of the `k` points that support a prediction most are the same, the mean over items. `steps`: of the
+    training.
+    """
+
+    items: tuple[int, ...]
+    wrong: int
+    correlations: tuple[float, ...]
+    mean: float
+    low: float
+    high: float
+    k: int
+    shared: float
+    steps: int
+
+    def in_short(self) -> list[str]:
+        """The main result for a terminal."""
+        return [
+            f"the kernel ranks training points as replaying the training does with a rank correlation of {self.mean:.2f}"
+            f" ({self.low:.2f} … {self.high:.2f}), over {len(self.items)} test items"
+        ]
+
+
+def run(context: Context) -> Finding[Replayed]:
+    training, explained = context.training, context.result(explain.SECTION)
+    if training is None:
+        raise Skip(
+            "no training was given: pass training=, what fit(…, store=DIR) returned (--training on the command line)"
+        )
+    if not isinstance(explained, explain.Explanations):
+        raise Skip("it is about the predictions that are explained, and that section failed")
+    items = _chosen(context, explained, training)
+    own = context.network_logits[items]
+    said = own.argmax(1)
+    replayed, exact = _replayed(context, training, items, said)
+    pair, targets = context.pair(MAIN), np.eye(len(context.classes))[context.y_train]
+    kernel = influence(pair.train, pair.test[items], targets, logits=own).margins(said)
+    rated = linear_datamodeling_score(kernel.T, replayed.T, seed=context.seed)  # ρ by item, its mean and interval
+    k = min(POINTS, len(context.train))
+    orders = {}
+    for name, scores in (("replay", replayed), ("kernel", kernel)):
+        orders[name] = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        context.keep(f"replay.{name}_index", orders[name])
+        context.keep(f"replay.{name}_value", np.take_along_axis(scores, orders[name], 1))
+    shared = np.mean([len(np.intersect1d(*both)) for both in zip(orders["replay"], orders["kernel"])])
+    wrong = int((said != context.y_test[items]).sum())
+    low, high = rated.interval
+    found = Replayed(
+        items=tuple(items.tolist()),
+        wrong=wrong,
+        correlations=tuple(rated.items.tolist()),
+        mean=rated.mean,
+        low=low,
+        high=high,
+        k=k,
+        shared=float(shared),
+        steps=training.loop.steps,
+    )
+    return Finding(found, _confidence(found, exact))
+
+
+def _chosen(context: Context, explained: explain.Explanations, training: Training) -> Int64[np.ndarray, " t"]:
+    """Explained test items: the network's mistakes first, then any; more than the least where time allows."""
+    items, left = np.array(explained.items, dtype=np.int64), context.clock.left()
+    more = (MOST - LEAST) if np.isinf(left) else int(SHARE * max(0.0, left) / (EACH * training.seconds + 1e-9))
+    count = min(len(items), MOST, LEAST + more)
+    mistaken = np.array(explained.network_predicted) != np.array(explained.true)
+    draw = numpy_generator(context.seed, "xray", "replay")
+    return np.concatenate([items[mistaken], draw.permutation(items[~mistaken])])[:count]
+
+
+def _replayed(
+    context: Context, training: Training, items: Int64[np.ndarray, " t"], said: Int64[np.ndarray, " t"]
+) -> tuple[Float64[np.ndarray, "t n"], bool | None]:
+    """The influence of the training items on the margins of the predicted classes, and whether the training ended in the
+    same bits; an error where it did not end in this network."""
+    test = context.test.take(torch.from_numpy(items))
+    options = {"directions": 0, "memory": context.memory // 2}
+    single = context.width == 1  # of a class against the other, whose margin is the output or minus it
+    found = influence(training.loop, test.x, None if single else said, method="replay", **options)
+    sign = np.where(said == 1, 1.0, -1.0)[:, None] if single else np.ones((len(said), 1))
+    margins, logits = sign[:, 0] * found.logits[:, 0], context.network_logits[items]
+    own = logits[np.arange(len(said)), said]
+    others = np.where(np.eye(logits.shape[1], dtype=bool)[said], -np.inf, logits)
+    there = own - np.logaddexp.reduce(others, axis=1)
+    apart = np.abs(margins - there) / (1 + np.abs(there))
+    if apart.max() > NEAR:
+        raise NumericalError(
+            f"the training, run again, ended in a network whose margins are up to {apart.max():.2g} from this one's; expected"
+            " the training that made it"
+        )
+    scores = sign * found.scores[:, 0]
+    return scores[:, context.train.original.numpy()], found.replays[0].certificate.reproduced
+
+
+def _confidence(found: Replayed, exact: bool | None) -> str:
+    ended = {True: "in the same bits", False: "near the same weights", None: "in a network of the same outputs"}[exact]
+    return (
+        f"Over {len(found.items)} test items, {found.wrong} of them mistakes; the interval is over items, 95 %. The training"
+        f" was run again and ended {ended}. Both answers are to first order, of one point at a time."
+    )
+
+
+def cost(work: Workload) -> float:
+    return (work.training or 0.0) * (TRAININGS + LEAST * EACH)
+
+
+SECTION = register(
+    Section(
+        name="replay",
+        place=3,
+        title="What training would have done",
+        meaning=(
+            "The training was at hand, so it could be asked itself: it is gone through backwards, step by step, for the change"
+            " of a prediction if a training point had counted less. The kernel answers the same question from the trained"
+            " network alone. Where both rank the training points alike, the kernel predicts what training would have done."
+        ),
+        formula=(
+            "m(x) = z_c - log Σ_{k≠c} exp z_k, c the predicted class. Replay: ∂m/∂w_i, w_i the weight of point i's loss in"
+            " every step, at w = 1. Kernel: the change of m at the network's logits, by exact leave-one-out of kernel ridge"
+            " regression of trntk on the labels. ρ: Spearman's, over training points."
+        ),
+        run=run,
+        result=Replayed,
+        after=(explain.SECTION,),
+        cost=cost,
+        tasks=(CLASSIFICATION,),
+        needs="training",
+    )
+)

@@ -1,0 +1,31 @@
+"""The view of a replayed training: its sentence, its items, and what it hands to the explorer."""
+
+from __future__ import annotations
+
+import pytest
+
+from contracts.dataset import given
+from contracts.view import ViewContract
+from ntkscope.report.views.replay import sentence
+
+DATA = {
+    "items": [3, 0],
+    "wrong": 1,
+    "correlations": [0.5, 0.7],
+    "mean": 0.6,
+    "low": 0.4,
+    "high": 0.8,
+    "k": 6,
+    "shared": 2.5,
+    "steps": 345,
+}
+
+
+class TestReplayView(ViewContract):
+    name = "replay"
+    data = given(**DATA)
+
+
+@pytest.mark.parametrize(("mean", "said"), [(0.9, "well"), (0.5, "in part"), (-0.1, "hardly")])
+def test_the_sentence_says_how_well_in_words(mean: float, said: str) -> None:
+    assert f"predicts {said} what training" in sentence({**DATA, "mean": mean})
