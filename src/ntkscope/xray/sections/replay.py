@@ -22,7 +22,7 @@ from ntkscope.xray.workload import Workload
 
 LEAST, MOST = 8, 40  # test items
 SHARE = 0.02  # of the time that is left, for items beyond the least
-TRAININGS, EACH = 5.4, 0.36  # that a replay takes, and each item more; `docs/replay.md` has the measurement
+TRAININGS, EACH = 5.4, 0.36  # that a replay takes, and each item more, by experience
 POINTS = 8  # training points of each list
 NEAR = 1e-2  # of a margin, by which the replayed training may end elsewhere
 
