@@ -6,7 +6,11 @@ import pytest
 
 from contracts.dataset import given
 from contracts.view import ViewContract
+from ntkscope.core import Record
+from ntkscope.report import VIEWS
+from ntkscope.report.source import Section, Source
 from ntkscope.report.views.replay import sentence
+from report.browsing import Made
 
 DATA = {
     "items": [3, 0],
@@ -18,6 +22,8 @@ DATA = {
     "k": 6,
     "shared": 2.5,
     "steps": 345,
+    "error": 0.1,
+    "rough": False,
 }
 
 
@@ -29,3 +35,11 @@ class TestReplayView(ViewContract):
 @pytest.mark.parametrize(("mean", "said"), [(0.9, "well"), (0.5, "in part"), (-0.1, "hardly")])
 def test_the_sentence_says_how_well_in_words(mean: float, said: str) -> None:
     assert f"predicts {said} what training" in sentence({**DATA, "mean": mean})
+
+
+def test_a_rough_training_is_said_and_shows_no_points(made: Made) -> None:
+    source = Source(Record.open(made(kind="image")))
+    drawn = VIEWS["replay"](Section("replay", data={**DATA, "rough": True, "error": 1.93}), source)
+    assert "too rough to be described to first order" in drawn.body
+    assert "193 %" in drawn.body
+    assert drawn.data == {}

@@ -20,7 +20,7 @@ TRAINING: dict[str, Any] = {"optimizer": "adam", "lr": 3e-3, "loss": "cross_entr
 EPOCHS = 15
 TIME = "5m"  # a limit for slow machines; two cores need about a minute
 KERNELS = ("trntk", "ck", "em", "pntk", "proj-pntk")
-WEIGHTS, INITIAL, STORE = "weights.safetensors", "initial_weights.safetensors", "training"
+WEIGHTS, INITIAL = "weights.safetensors", "initial_weights.safetensors"
 
 
 def demo(
@@ -35,7 +35,7 @@ def demo(
 
 
 def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) -> ns.Record:
-    """A small CNN trained on the digits and X-rayed; its weights before and after, and its training, lie beside the record.
+    """A small CNN trained on the digits and X-rayed; its weights before and after lie beside the record.
 
     `options` go to `ns.xray` in place of the demo's own.
     """
@@ -44,15 +44,13 @@ def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) 
     if (folder / "record.json").exists() and ns.Record.open(folder).kind != "xray":
         raise UsageError(f"{folder} already holds a record of another kind; choose another folder with --out")
     initial = copy.deepcopy(model)  # a network of ours, without hooks
-    known = (folder / WEIGHTS).exists()
-    if known:
+    if (folder / WEIGHTS).exists():
         typer.echo(f"the trained network is in {folder} already")
+        ns.models.load_weights(model, folder / WEIGHTS)
     else:
         typer.echo(f"training {MODEL['name']} on {len(split.train):,} digits for {epochs} epochs")
-    how = {**TRAINING, "epochs": epochs, "seed": seed, "progress": not known, "measure": False}
-    training = ns.training.fit(model, split.train, store=folder / STORE, **how)
-    training.final()
-    if not known:
+        ns.training.fit(model, split.train, **TRAINING, epochs=epochs, seed=seed, progress=True, measure=False).final()
+        folder.mkdir(parents=True, exist_ok=True)
         ns.models.save_weights(initial, folder / INITIAL)
         ns.models.save_weights(model, folder / WEIGHTS)
     given = {"budget": TIME, "kernels": KERNELS, **options}
@@ -62,7 +60,6 @@ def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) 
         split.test,
         folder,
         initial=initial,
-        training=training,
         seed=seed,
         classes=split.classes,
         name=MODEL["name"],

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.numbers import number, whole
+from ntkscope.report.numbers import number, percent, whole
 from ntkscope.report.source import Drawing, Section, Source, name_at
 from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views._evidence import pack
@@ -28,6 +28,8 @@ def replay(section: Section, source: Source) -> Drawing:
                 source.items.slot("train", i)
             published[way] = {"name": words, "index": pack(np.asarray(index)), "value": pack(np.asarray(value))}
     items = [int(i) for i in data["items"]]
+    if data["rough"]:
+        return Drawing(tag("p", sentence(data)))
     shown = {"items": items, "correlations": data["correlations"], "ways": published} if published else {}
     labels, predicted = source.array("labels.test"), source.array("network.test_prediction")
     rows = []
@@ -51,6 +53,14 @@ def replay(section: Section, source: Source) -> Drawing:
 def sentence(data: Mapping[str, Any]) -> Markup:
     """How well the kernel predicts what training would have done, in plain words."""
     mean, low, high = (data[key] for key in ("mean", "low", "high"))
+    if data["rough"]:
+        return join(
+            [
+                tag("b", "What training would have done without a point cannot be told from one replay of it: "),
+                "this training is too rough to be described to first order. Of what two retrainings with slightly other"
+                f" weights did, the derivative missed {percent(data['error'], 0)}. Lower rates are smoother.",
+            ]
+        )
     said = "well" if mean >= 0.7 else "in part" if mean >= 0.3 else "hardly"
     return join(
         [
