@@ -162,6 +162,7 @@ class Mistakes(Experiment):
         "own-mistakes-flip",
         "this project",
         "without the points that replay names, mistakes are gone more often than without those of any other method",
+        needs=lambda config: [f"network/{s}" for s in range(config.seeds)],
     )
     def replay_first(self, record: Record) -> Reading:
         """with the same batches, replay's share above every other's, for each number of points removed"""
@@ -175,7 +176,12 @@ class Mistakes(Experiment):
         )
         return Reading(shares, holds, seeds=self.seeds)
 
-    @claim("own-mistakes-planted", "this project", "replay finds planted points as well as the scores of an X-ray do")
+    @claim(
+        "own-mistakes-planted",
+        "this project",
+        "replay finds planted points as well as the scores of an X-ray do",
+        needs=lambda config: [f"network/{s}" for s in range(config.seeds)],
+    )
     def planted_found(self, record: Record) -> Reading:
         """AUROC by replay at most 0.01 below the X-ray's for wrong labels and near-duplicates"""
         table = averaged(under(record, "network/").values())["auroc"]

@@ -56,7 +56,7 @@ class Replayed(Result):
         """The main result for a terminal."""
         if self.rough:
             return [
-                f"this training is too rough to be replayed: the derivative misses {100 * self.error:.0f} % of what two retrainings do"
+                f"this training is too rough to be replayed: it misses {100 * self.error:.0f} % of what two retrainings do"
             ]
         return [
             f"the kernel ranks training points as replaying the training does with a rank correlation of {self.mean:.2f}"
