@@ -56,7 +56,7 @@ def sentence(data: Mapping[str, Any]) -> Markup:
     if data["rough"]:
         return join(
             [
-                tag("b", "What training would have done without a point cannot be told from one replay of it: "),
+                tag("b", "What training would have done without some points cannot be told from a replay of it: "),
                 "this training is too rough to be described to first order. Of what two retrainings with slightly other"
                 f" weights did, the derivative missed {percent(data['error'], 0)}. Lower rates are smoother.",
             ]
@@ -64,8 +64,9 @@ def sentence(data: Mapping[str, Any]) -> Markup:
     said = "well" if mean >= 0.7 else "in part" if mean >= 0.3 else "hardly"
     return join(
         [
-            tag("b", f"The kernel predicts {said} what training would have done without a point: "),
-            f"it ranks the training points as replaying the training does with a rank correlation of {number(mean)}"
-            f" ({number(low)} to {number(high)}; 1 is the same order), over {len(data['items'])} test items.",
+            tag("b", f"The kernel predicts {said} what training would have done without some points: "),
+            "what it says of training on random halves of the points has, with what replaying the training says, a rank"
+            f" correlation of {number(mean)} ({number(low)} to {number(high)}; 1 is the same order), over"
+            f" {len(data['items'])} test items.",
         ]
     )
