@@ -43,11 +43,12 @@ def replay(section: Section, source: Source) -> Drawing:
     name = f"{source.record.name}-replay.csv"
     listed = table(["Item", "Predicted", "Label", "ρ"], rows, name="Replayed items", export=name, kind="snug")
     same = (
-        f"Of the {whole(data['k'])} training points that support a prediction most, {number(data['shared'])} are the same by"
+        f"Of the {whole(data['k'])} training points that support a prediction most, {number(data['shared'], 2)} are the same by"
         f" both, on average. The training had {whole(data['steps'])} steps."
     )
     where = "The explorer above has the training points of these items, under What training itself would have done."
-    return Drawing(join([tag("p", sentence(data)), tag("p", f"{same} {where}", class_="soft small"), listed]), shown)
+    words = [tag("p", sentence(data)), tag("p", f"{same} {where}", class_="soft small")]
+    return Drawing(join([*words, tag("h3", "Item by item"), listed]), shown)
 
 
 def sentence(data: Mapping[str, Any]) -> Markup:
@@ -66,7 +67,7 @@ def sentence(data: Mapping[str, Any]) -> Markup:
         [
             tag("b", f"The kernel predicts {said} what training would have done without some points: "),
             "what it says of training on random halves of the points has, with what replaying the training says, a rank"
-            f" correlation of {number(mean)} ({number(low)} to {number(high)}; 1 is the same order), over"
+            f" correlation of {number(mean, 2)} ({number(low, 2)} to {number(high, 2)}; 1 is the same order), over"
             f" {len(data['items'])} test items.",
         ]
     )
