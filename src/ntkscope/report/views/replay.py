@@ -14,7 +14,7 @@ from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views._evidence import pack
 from ntkscope.report.views.registry import VIEWS
 
-WAYS = {"replay": "By replaying the training", "kernel": "By the kernel"}
+WAYS = {"replay": "By replaying the training", "ridge": "By the kernel"}
 
 
 @VIEWS.register("replay")
@@ -47,8 +47,8 @@ def replay(section: Section, source: Source) -> Drawing:
         f" both, on average. The training had {whole(data['steps'])} steps."
     )
     where = "The explorer above has the training points of these items, under What training itself would have done."
-    words = [tag("p", sentence(data)), tag("p", f"{same} {where}", class_="soft small")]
-    return Drawing(join([*words, tag("h3", "Item by item"), listed]), shown)
+    said_of_all = [tag("p", sentence(data)), tag("p", f"{same} {where}", class_="soft small")]
+    return Drawing(join([*said_of_all, tag("h3", "Item by item"), listed]), shown)
 
 
 def sentence(data: Mapping[str, Any]) -> Markup:

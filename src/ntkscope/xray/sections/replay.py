@@ -85,11 +85,11 @@ def run(context: Context) -> Finding[Replayed]:
     rated = linear_datamodeling_score(*(group_predictions(scores, halves) for scores in (kernel, replayed)))
     k = min(POINTS, len(context.train))
     orders = {}
-    for name, scores in (("replay", replayed), ("kernel", kernel)):
+    for name, scores in (("replay", replayed), ("ridge", kernel)):
         orders[name] = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         context.keep(f"replay.{name}_index", orders[name])
         context.keep(f"replay.{name}_value", np.take_along_axis(scores, orders[name], 1))
-    shared = np.mean([len(np.intersect1d(*both)) for both in zip(orders["replay"], orders["kernel"])])
+    shared = np.mean([len(np.intersect1d(*both)) for both in zip(orders["replay"], orders["ridge"])])
     wrong = int((said != context.y_test[items]).sum())
     low, high = rated.interval
     found = Replayed(
