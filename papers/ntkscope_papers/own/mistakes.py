@@ -76,7 +76,7 @@ class Mistakes(Experiment):
         """One network: flips of its mistakes by method, way of retraining and number of points; AUROC of what was planted."""
         seed = run.seed + s
         train, planted, held = self.planted(seed)
-        how = {"optimizer": "sgd", "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3, "batch_size": 50}
+        how: dict[str, Any] = {"optimizer": "sgd", "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3, "batch_size": 50}
         how |= {"epochs": self.epochs, "measure": False}
         task = Task("mlp-digits", train, held, 10, how, Recipe("digits", len(train), self.epochs, 0.02))
         model = task.build(seed)

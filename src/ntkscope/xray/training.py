@@ -35,7 +35,8 @@ class Training:
 def training_of(given: Any, model: nn.Module, train: Items) -> Training | None:
     """What `fit(…, store=DIR)` returned, or a `Loop`; an error unless it is of these training items and ends in this network.
 
-    Where a loop of one's own ends is not known before it is replayed. The first update is repeated, and a few steps timed.
+    Where a loop ends that does not say so (`final`) is not known before it is replayed. The first update is repeated, and a
+    few steps are timed.
     """
     if given is None:
         return None
@@ -51,9 +52,9 @@ def training_of(given: Any, model: nn.Module, train: Items) -> Training | None:
         )
     if isinstance(given, Trajectory) and fingerprint(given.run.part.x) != fingerprint(train.x):
         raise UsageError("got a training on other inputs than the training items; expected the same, in the same order")
-    if isinstance(loop, RecordedFit):
+    if loop.final is not None:
         own = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
-        ended = {name: value.cpu() for name, value in loop.final.params.items()}
+        ended = {name: value.cpu() for name, value in loop.final.items()}
         if own.keys() != ended.keys() or not all(torch.equal(own[name], ended[name]) for name in own):
             raise UsageError(
                 "got a training that ends in other weights than this network's; expected the training that made it"

@@ -11,6 +11,7 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, numpy_generator
 from ntkscope.explain import influence
+from ntkscope.explain.removal.replay_influence import replay_influence
 from ntkscope.measures.datamodeling import group_predictions, linear_datamodeling_score, random_subsets
 from ntkscope.training.replays.certificate import ReplayCertificate
 from ntkscope.training.replays.replay import TRUSTED
@@ -127,8 +128,8 @@ def _replayed(
     single = context.width == 1  # of a class against the other, whose margin is the output or minus it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of a rough training, which the section says itself
-        options = {"remove": REMOVED, "memory": context.memory // 2, "seed": context.seed}
-        found = influence(training.loop, test.x, None if single else said, method="replay", **options)
+        options = {"memory": context.memory // 2, "seed": context.seed}
+        found = replay_influence(training.loop, test.x, None if single else said, None, REMOVED, **options)
     sign = np.where(said == 1, 1.0, -1.0)[:, None] if single else np.ones((len(said), 1))
     margins, logits = sign[:, 0] * found.logits[:, 0], context.network_logits[items]
     own = logits[np.arange(len(said)), said]
