@@ -170,3 +170,20 @@ def test_the_command_takes_the_call_that_trained_it(tmp_path: Path, monkeypatch:
         main([*command.split(), "--training", "mytask:trained"])
     assert ended.value.code == 0
     assert ns.Record.open("x").metrics["section:replay"]["status"] == "done"
+
+
+@pytest.mark.usefixtures("few")
+def test_a_training_that_is_too_rough_is_called_so_and_shows_no_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "TRUSTED", 0.0)  # any error is too much
+    train, test = blobs()
+    model, training = recorded(tmp_path, train)
+    record = ns.xray(model, train, test, tmp_path / "x", training=training, **OPTIONS)
+    found = replay.SECTION.read(record.metrics)
+    assert found is not None
+    assert found.rough
+    assert "too rough to be replayed" in found.in_short()[0]
+    page = ns.report.write_page(tmp_path / "x").read_text()
+    assert page.count("too rough to be described to first order") == 2
+    assert 'id="data-replay"' not in page

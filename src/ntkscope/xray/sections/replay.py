@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -128,7 +129,7 @@ def _replayed(
     single = context.width == 1  # of a class against the other, whose margin is the output or minus it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of a rough training, which the section says itself
-        options = {"memory": context.memory // 2, "seed": context.seed}
+        options: dict[str, Any] = {"memory": context.memory // 2, "seed": context.seed}
         found = replay_influence(training.loop, test.x, None if single else said, None, REMOVED, **options)
     sign = np.where(said == 1, 1.0, -1.0)[:, None] if single else np.ones((len(said), 1))
     margins, logits = sign[:, 0] * found.logits[:, 0], context.network_logits[items]
