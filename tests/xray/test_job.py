@@ -381,9 +381,9 @@ def test_more_classes_than_a_picture_has_rows(tmp_path: Path, monkeypatch: pytes
 def test_order() -> None:
     assert [section.name for section in on_the_page()] == NAMES
     for task in TASKS.values():
-        ran = [section.name for section in in_order(task, ["tracked", "texts"])]
+        ran = [section.name for section in in_order(task, ["tracked", "training", "texts"])]
         assert sorted(ran) == sorted(section.name for section in SECTIONS.values() if task in section.tasks)
-        for section in on_the_page(task, ["tracked", "texts"]):
+        for section in on_the_page(task, ["tracked", "training", "texts"]):
             needed = [before.name for before in section.after if task in before.tasks]
             assert all(ran.index(before) < ran.index(section.name) for before in needed)
         assert ran[-1] == "computed"
