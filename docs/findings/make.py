@@ -329,8 +329,10 @@ def page() -> tuple[str, dict[str, Any]]:
         words = finding["text"].format(**globals()[finding["draw"]](axes))
         lines += [f"## {number}. {finding['title']}", "", f"![{finding['title']}](findings/{name}.svg)", "", words, ""]
         lines += [f"**Published:** {finding['published']}", "", f"**What that changes:** {finding['changes']}", ""]
-        link = f"../papers/ntkscope_papers/{finding['record']}/record.json"
-        lines += [f"`{finding['command']}` · [record]({link})", ""]
+        home = f"../papers/ntkscope_papers/{finding['record']}"
+        paper = f"../papers/ntkscope_papers/{finding['record'].split('/')[0]}/README.md"
+        title = (HERE.parent / paper).resolve().read_text(encoding="utf-8").splitlines()[0]
+        lines += [f"[{title.removeprefix('# ')}]({paper}) · `{finding['command']}` · [record]({home}/record.json)", ""]
     return "\n".join(lines), pictures
 
 

@@ -212,6 +212,10 @@ def image_folder(
     `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All images are held
     in memory, a byte per pixel and channel while reading, then four.
     """
+    if root is None and folder == ".":
+        raise DataNotFound(
+            f"got no folder of images; expected root='photos/' ({EXPECTED}), or folder=, its name below the data root"
+        )
     place, train, test, parts = _find(root, folder, test_fraction, seed)
     names = list(train)
     if unknown := sorted(set(test) - set(train)):

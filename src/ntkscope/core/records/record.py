@@ -114,7 +114,8 @@ class Record:
             record._write(NEW)
         except FileExistsError as error:
             raise RecordError(
-                f"{folder} already holds a record; resume it with Record.resume, or choose another folder"
+                f"{folder} already holds a record; choose another folder (--out on the command line), or continue it with"
+                " Record.resume"
             ) from error
         except RecordError:
             raise
