@@ -267,7 +267,7 @@ CLAIMS = (
             and f["its labels match"]
             and f["printed"] < f["constant score"] <= f["safe"]
         ),
-        "the count of Lemma 5.1 again; L = 0 for the constant score",
+        "false as printed: a constant score (L = 0) exceeds the printed constant, by the count of Lemma 5.1",
     ),
     decided(
         "conjugate-omega",

@@ -107,7 +107,7 @@ def _record(tmp_path: Path, **changes: float) -> Record:
     other = {"beta": 0.5, "theorem_4_1": None, "theorem_4_2": True, "theorem_4_2_printed": True, "ntk rank": 40}
     kept = {**row, **other, "inequalities of 4.2": True}
     record = Record.create(tmp_path / "run", kind="example")
-    for cell in (Cell("f1", "tanh-128"), Cell("f2", "tanh-128")):
+    for cell in (Cell("f1", "tanh-128"), Cell("f2", "tanh-128"), Cell("f3", "tanh-128")):
         record.put(**{f"errors/{cell}/0-4": {name: [value] * 5 for name, value in kept.items()}})
     return record
 
@@ -128,3 +128,12 @@ def test_checks_follow_the_numbers(changes: dict[str, float], fails: set[str], t
     assert {name for name in watched if claims[f"conjugate-{name}"].verdict == "not reproduced"} == fails
     assert claims["conjugate-fig6-relu"].verdict == "not testable here"
     assert '"errors/f1/relu-128/0-4"' in claims["conjugate-fig6-relu"].note
+
+
+def test_the_features_have_to_gain_on_every_target(tmp_path: Path) -> None:
+    record, key = _record(tmp_path), "errors/f3/tanh-128/0-4"
+    config = FunctionRegression(networks=5)
+    gain = "conjugate-fig3-ckj-orders-better"
+    assert {claim.id: claim for claim in config.judge(record, "")}[gain].verdict == "reproduced"
+    record.put(**{key: {**record.metrics[key], "ckj": [1e-5] * 5}})
+    assert {claim.id: claim for claim in config.judge(record, "")}[gain].verdict == "not reproduced"
