@@ -72,10 +72,19 @@ def test_a_network_without_a_kernel_counts_where_that_is_not_needed(tmp_path: Pa
     third = {"tau": AS_PUBLISHED["trntk"] - 0.3, "tad": 0.0, "network_accuracy": 0.93}
     record.put(**{f"2/{k}/common": third for k in ("trntk", "proj-trntk")})
     found = verdicts(record)
-    assert found["projection-close-to-exact"].verdict == "reproduced"
+    assert found["projection-close-to-exact"].outcome == "reproduced on a stand-in"
     assert len(found["projection-close-to-exact"].measured["by network"]) == 3
     assert found["embedding-inconsistent"].verdict == "stand-in"  # two networks have both
     assert found["table2-trntk-best"].verdict == "stand-in"
+
+
+def test_networks_whose_rows_were_not_looked_at_do_not_count(tmp_path: Path) -> None:
+    record = table2(tmp_path / "three", 3, AS_PUBLISHED)
+    assert verdicts(record)["normalisation-smooths"].verdict == "reproduced"
+    others = {key: value for key, value in record.metrics.items() if key != "2/looks"}
+    found = verdicts(made_record(tmp_path / "two", "surrogate-kernels", **others))
+    assert found["normalisation-smooths"].verdict == "stand-in"
+    assert "2 network(s) where the check asks for 3" in found["normalisation-smooths"].note
 
 
 def table3(folder: Path, networks: int = 3, f1: float = 0.5, cosine: float = 0.5) -> Record:
