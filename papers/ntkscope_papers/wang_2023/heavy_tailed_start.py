@@ -160,8 +160,8 @@ class HeavyTailedStart(TeacherStudent):
             "implied variance": implied,
         }
         holds = max(measured["R²"]) < 0.2 and all(map(heavier, found)) and abs(implied - 1) < 0.01
-        note = "the initialisation behind Figure 21d is not stated; Cauchy weights and SGD are taken"
-        return Reading(measured, holds, note)
+        other = "initialisation and step of Figure 21d are not stated; Cauchy weights and SGD are taken"
+        return Reading(measured, holds, other=other)
 
     @claim(
         "spectra-heavy-tail-not-sufficient",

@@ -127,6 +127,14 @@ def test_the_published_rows_reproduce_and_their_order_is_seen(tmp_path: Path) ->
     assert "tau-zero/case1" in missing.lacks
 
 
+def test_no_row_may_pass_the_ceiling_of_an_odd_network(tmp_path: Path) -> None:
+    even = {"members": [{"r2": -0.6, "not_odd": 0.0}]}
+    rows = {**TABLE_8, "lazy": {"r2": 0.93, "test_error": 0.07}}
+    ceiling = JUDGED["odd-network-ceiling"]
+    assert ceiling(LinearWidth(), record_of(tmp_path / "one", TABLE_8, even=even)).holds
+    assert not ceiling(LinearWidth(), record_of(tmp_path / "two", rows, even=even)).holds
+
+
 def test_each_number_of_case_2_is_judged(tmp_path: Path) -> None:
     record = record_of(tmp_path, {"case2": {"r2": 0.66, "test_error": 0.34, **still()}})
     reading = JUDGED["table8-case2"](LinearWidth(), record)
