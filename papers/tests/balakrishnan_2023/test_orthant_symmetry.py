@@ -249,8 +249,10 @@ def hidden_matches(class_0: float, class_1: float) -> dict[str, list[float]]:
         ("remaining-by-depth", networks_set(5, "remaining", 0.94)),
         ("t2-d1", networks_set(1, "matches", hidden_matches(0.2, 1.0))),
         ("t2-d2", networks_set(2, "matches", hidden_matches(0.6, 1.0))),
+        ("t2-d2", networks_set(2, "initial matches", hidden_matches(0.2, 1.0))),
         ("t2-d3", networks_set(3, "initial matches", hidden_matches(0.2, 1.0))),
         ("t2-d4", networks_set(4, "matches", hidden_matches(0.1, 0.7))),
+        ("t2-d4", networks_set(4, "initial matches", hidden_matches(0.0, 0.8))),
         ("t2-d5", networks_set(5, "initial matches", hidden_matches(0.3, 1.0))),
         ("t2-folding-d3", networks_set(4, "matches", hidden_matches(0.65, 1.0))),
     ],
@@ -283,6 +285,18 @@ def test_the_logit_stands_beside_the_probability() -> None:
     reading = READINGS["relu-t1-3ntk"](CONFIG, made_up(good(), better_logit))
     assert reading.holds
     assert "on the logit's it fails" in reading.note
+
+
+def test_what_our_own_grid_gives_stands_beside_the_settings_of_the_public_code() -> None:
+    rows, theirs = good(), good()
+    rows["authors/2"] = {**theirs["networks/2"], "chosen": {}}
+    rows |= {f"svm/authors/2/{seed}": theirs[f"svm/ntk/2/{seed}"] for seed in range(5)}
+    own = networks_set(2, "matches", hidden_matches(0.75, 1.0)) | machine_set("ntk/2", "empty", 0.95)
+    record = made_up(rows, own)
+    for claim, word in (("t2-d2", "0.000, 0.750, 1.000, 1.000"), ("t1-2ntk", "empty 0.950, remaining 0.850")):
+        reading = READINGS[f"relu-{claim}"](CONFIG, record)
+        assert reading.holds
+        assert word in reading.note
 
 
 def test_a_machine_is_compared_with_the_network_it_was_made_of() -> None:

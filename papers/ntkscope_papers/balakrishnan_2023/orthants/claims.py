@@ -157,7 +157,7 @@ def _settings(record: Record, depth: int) -> str:
     """What the grid chose."""
     if authors := record.metrics.get(f"{AUTHORS}/{depth}"):
         told = ", ".join(f"{name} {value:g}" for name, value in authors["chosen"].items())
-        own = np.mean([row["empty"] for row in record.metrics[f"networks/{depth}"]["networks"]])
+        own = np.mean([row["empty"] for row in read.own_networks(record, depth)])
         return f"; by the settings of the public code: {told} (by our grid's, empty {own:.3f})"
     grid = record.metrics.get(f"grid/{depth}")
     return "" if grid is None else "; chosen: " + ", ".join(f"{name} {value:g}" for name, value in grid["best"].items())
@@ -177,7 +177,13 @@ def tangent(depth: int, config: Any, record: Record) -> Reading:
             own = {name: row["mean"] for name, row in read.spread(networks).items()}
             measured["networks of the same seeds"] = {name: round(value, 4) for name, value in own.items()}
             holds[reading] &= bool(own) and all(found[name]["mean"] <= own[name] for name in own)
-    return Reading(measured, holds[JUDGED], _beside(holds[BESIDE]), seeds=len(rows))
+    note = _beside(holds[BESIDE])
+    own = read.machines_of(record, f"ntk/{depth}")
+    if own and read.machines_of(record, f"{AUTHORS}/{depth}"):
+        means = read.spread([row[JUDGED] for row in own.values()])
+        found = ", ".join(f"{name} {value['mean']:.3f}" for name, value in means.items())
+        note += f"; by the settings of the public code (by our grid's: {found})"
+    return Reading(measured, holds[JUDGED], note, seeds=len(rows))
 
 
 def _beside(holds: bool) -> str:
@@ -289,15 +295,27 @@ def remaining(record: Record, mean: dict[int, float]) -> tuple[bool, str]:
 # By depth: the check, and the ranges of the entries
 MATCHES: dict[int, tuple[str, Range, Range, Range, Range]] = {
     1: ("class 0 <= 0.1 and class 1 >= 0.9, before and after", (0, 0.1), (0, 0.1), (0.9, 1), (0.9, 1)),
-    2: ("class 0 final <= 0.5, class 1 final >= 0.8", (0, 1), (0, 0.5), (0, 1), (0.8, 1)),
+    2: (
+        "class 0 initial <= 0.1 and final <= 0.5, class 1 initial >= 0.9 and final >= 0.8",
+        (0, 0.1),
+        (0, 0.5),
+        (0.9, 1),
+        (0.8, 1),
+    ),
     3: (
-        "class 0 initial <= 0.15 and final >= 0.4, class 1 final >= 0.7",
+        "class 0 initial <= 0.15 and final >= 0.4, class 1 initial >= 0.85 and final >= 0.7",
         (0, 0.15),
         (0.4, 1),
-        (0, 1),
+        (0.85, 1),
         (0.7, 1),
     ),
-    4: ("class 0 final <= 0.3, class 1 final >= 0.8", (0, 1), (0, 0.3), (0, 1), (0.8, 1)),
+    4: (
+        "class 0 initial <= 0.1 and final <= 0.3, class 1 initial >= 0.9 and final >= 0.8",
+        (0, 0.1),
+        (0, 0.3),
+        (0.9, 1),
+        (0.8, 1),
+    ),
     5: ("class 0 <= 0.2 and class 1 >= 0.8, before and after", (0, 0.2), (0, 0.2), (0.8, 1), (0.8, 1)),
 }
 
@@ -307,6 +325,9 @@ def matches(depth: int, config: Any, record: Record) -> Reading:
     found = read.matches_of(rows)
     beside = ", ".join(f"{name} {value['mean']:.3f}" for name, value in read.matches_of(rows, "logit").items())
     note = f"features: last hidden layer after ReLU; of the logit alone: {beside}"
+    if f"{AUTHORS}/{depth}" in record.metrics:
+        own = ", ".join(f"{value['mean']:.3f}" for value in read.matches_of(read.own_networks(record, depth)).values())
+        note += f"; by the settings of the public code (by our grid's, in this order: {own})"
     return Reading(told(found), _within(found, *MATCHES[depth][1:]), note, seeds=len(rows))
 
 

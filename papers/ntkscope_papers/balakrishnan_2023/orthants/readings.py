@@ -26,6 +26,12 @@ def networks_of(record: Record, depth: int) -> Rows:
     return rows
 
 
+def own_networks(record: Record, depth: int) -> Rows:
+    """The networks of a depth by the settings that our grid chose."""
+    rows: Rows = record.metrics[f"networks/{depth}"]["networks"]
+    return rows
+
+
 def machines_of(record: Record, name: str) -> dict[int, Mapping[str, Any]]:
     """The machines under `svm/NAME/`, by the number of the seed."""
     return {int(seed): row for seed, row in under(record, f"svm/{name}/").items() if seed.isdigit()}
