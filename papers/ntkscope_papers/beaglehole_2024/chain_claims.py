@@ -44,14 +44,17 @@ def _index(config: Any, record: Record) -> Reading:
 
 @on_identities("nfa-nfm-agop-def", "Section 2.1", "F = WᵀW, G = 1/n Σ ∂f ∂fᵀ")
 def _definitions(config: Any, record: Record) -> Reading:
-    """both symmetric and positive semi-definite, k × k"""
-    found = record.metrics["definitions/identities"]["layers"]
+    """both symmetric and positive semi-definite, k × k; the AGOP is autograd's mean of outer products to 1e-12"""
+    whole = record.metrics["definitions/identities"]
+    found = whole["layers"]
     asymmetry = max(one["asymmetry"] for one in found.values())
     least = min(one["least eigenvalue / largest"] for one in found.values())
+    gap = max(one["gap of feature_matrices"] for one in found.values())
     sizes = {layer: one["sizes"] for layer, one in found.items()}
+    square = all(sizes[layer] == [[whole["shapes"][layer][1]] * 2] * 2 for layer in found)
     return Reading(
-        {"asymmetry": asymmetry, "least eigenvalue / largest": least, "sizes": sizes},
-        asymmetry <= 1e-12 and least >= -1e-12,
+        {"asymmetry": asymmetry, "least eigenvalue / largest": least, "AGOP off by": gap, "sizes": sizes},
+        square and max(asymmetry, gap) <= 1e-12 and least >= -1e-12,
         exact=True,
     )
 
@@ -203,7 +206,8 @@ def _general(config: Any, record: Record) -> Reading:
     found = record.metrics["definitions/start"]
     off = max(abs(value - 1) for value in found["label spreads"])
     measured = {"biases": found["biases"], "label std off 1": off}
-    return Reading(measured, found["biases"] == 0 and off <= 1e-5, "population standard deviation")
+    note = "population standard deviation; counted on the chain monomial's networks alone"
+    return Reading(measured, found["biases"] == 0 and off <= 1e-5, note)
 
 
 @claim("nfa-init-scale", "Section 2.1", "N(0, s/k)", needs=["definitions/start"])

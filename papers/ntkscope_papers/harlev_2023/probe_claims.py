@@ -175,12 +175,13 @@ def accuracy(network: Network) -> tuple[Any, bool]:
     stand_in="",
 )
 def protocol(network: Network) -> tuple[Any, bool]:
-    """the same neighbours, grid, number of layers and items"""
+    """the same three probes, neighbours, grid, number of layers and items"""
     items, k, count = network.whole["items"], network.config.k, len(network.rows)
     published = all(list(row["dims"]) == grid(int(row["components"])) for row in network.rows)
-    measured = {"k": k, "layers": count, **items, "grid as published": published}
-    layers = count if network.network.pretrained else len(SIZES)
-    return measured, published and (k, count, items["train"], items["test"]) == (10, layers, 50000, 10000)
+    probes = all(set(row["accuracy"]) == set(PROBES) for row in network.rows)
+    measured = {"k": k, "layers": count, **items, "grid as published": published, "all three probes": probes}
+    counted = (k, count, items["train"], items["test"]) == (10, len(SIZES), 50000, 10000)
+    return measured, counted and published and probes
 
 
 @network_claim("probes-layer-sizes", "Figure 16", list(SIZES), stand_in="")

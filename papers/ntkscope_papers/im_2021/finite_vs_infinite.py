@@ -154,7 +154,10 @@ class FiniteVsInfinite(Experiment):
         found = record.metrics["variance"]
         worst = max(abs(ratio - 1) for ratio in found["ratio"])
         measured = {"Var f / |x|²": [round(r, 4) for r in found["ratio"]], "sem": [round(s, 4) for s in found["sem"]]}
-        note = "W with standard normal entries, no biases; W is d_h x d_{h-1} (printed d_h x h_{h-1})"
+        note = (
+            "W with standard normal entries, no biases, two hidden layers of ReLU; a consequence of the definition;"
+            " W is d_h x d_{h-1} (printed d_h x h_{h-1})"
+        )
         return Reading(measured, worst <= 0.05, note)
 
     @claim("ntkreview-csigma", "Section 2", {"relu": 2.0})

@@ -68,6 +68,20 @@ def statistics_distance(record: Record, task: str, width: int) -> float:
     return float(np.sqrt(np.mean(squares)))
 
 
+def outputs_of(record: Record, task: str, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs of network and linearisation on the kept test images, (seeds, items, classes)."""
+    one, two = (
+        np.asarray(record.arrays[f"outputs-{task}-x{width}-{kind}"], dtype=np.float64) for kind in ("network", "linear")
+    )
+    return one, two
+
+
+def outputs_distance(record: Record, task: str, width: int) -> float:
+    """Between those outputs at the end, root mean square."""
+    one, two = outputs_of(record, task, width)
+    return float(np.sqrt(np.square(one - two).mean()))
+
+
 def compared(record: Record, task: str) -> list[int]:
     """The widths whose outputs on the watched test images are in the record, of the network and of its linearisation."""
     pairs = {w: [f"outputs-{task}-x{w}-{kind}" for kind in ("network", "linear")] for w in widths(record, task)}
@@ -76,9 +90,7 @@ def compared(record: Record, task: str) -> list[int]:
 
 def likeness(record: Record, task: str, width: int) -> dict[str, float]:
     """Agreement (percent) and correlation of the outputs of network and linearisation on the kept test images."""
-    one, two = (
-        np.asarray(record.arrays[f"outputs-{task}-x{width}-{kind}"], dtype=np.float64) for kind in ("network", "linear")
-    )
+    one, two = outputs_of(record, task, width)
     agree = (one.argmax(2) == two.argmax(2)).mean()
     flat = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(one, two)]
     return {"agreement": round(100 * float(agree), 2), "correlation": round(float(np.mean(flat)), 4)}

@@ -38,6 +38,10 @@ def test_identities_hold_and_the_printed_ptk_is_off_by_n(tmp_path: Path) -> None
         assert READINGS[name](ChainMonomial(), record).holds, name
     for one in found["layers"].values():
         assert one["printed / AGOP"] == pytest.approx(found["n"])
+    for key, value in (("gap of feature_matrices", 0.1), ("sizes", [[6, 6], [9, 9]]), ("asymmetry", 0.1)):
+        layers = {**found["layers"], "layer1": {**found["layers"]["layer1"], key: value}}
+        record = record_of(tmp_path / key, **{"definitions/identities": {**found, "layers": layers}})
+        assert not READINGS["nfm-agop-def"](ChainMonomial(), record).holds, key
     found["layers"]["layer1"]["printed / AGOP"] = 1.0
     record = record_of(tmp_path / "other", **{"definitions/identities": found})
     assert not READINGS["agop-decomposition"](ChainMonomial(), record).holds

@@ -137,6 +137,7 @@ def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) 
     [
         ("network-accuracy", "network", ("test",), 0.90),
         ("protocol", "network", ("items", "train"), 10000),
+        ("protocol", LAYERS[3], ("accuracy",), lambda old: {"knn": old["knn"], "svm": old["svm"]}),
         ("layer-sizes", LAYERS[0], ("width",), 65536),
         ("svm-best", LAYERS[2], ("best", "svm", 1), lambda old: old - 0.2),
         ("100-pcs-suffice", LAYERS[1], ("accuracy", "ncc", -1), lambda old: old + 0.02),

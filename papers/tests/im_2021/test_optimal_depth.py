@@ -9,10 +9,10 @@ import pytest
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, made_record, readings
 from ntkscope.core import UsageError
 from ntkscope_papers.im_2021.cube import low_degrees
-from ntkscope_papers.im_2021.optimal_depth import LEDGER, clear, network, peaks
+from ntkscope_papers.im_2021.optimal_depth import KINDS, LEDGER, NETS, OptimalDepth, clear, network, peaks
 
 
 @pytest.mark.guard
@@ -27,6 +27,16 @@ def test_the_ledgers_peaks_with_biases_to_degree_4() -> None:
     for short, kind in (("CK", "nngp"), ("NTK", "ntk")):
         found = peaks([table[kind].tolist() for table in tables], 1)
         assert list(found.values()) == LEDGER["relu sb2=2"][short][:4]
+
+
+@pytest.mark.parametrize(
+    ("depths", "holds"), [((2, 2, 3, 3, 4, 4), True), ((3,) * 6, False), ((2, 4, 3, 4, 4, 4), False)]
+)
+def test_peaks_have_to_move_deeper(depths: tuple[int, ...], holds: bool, tmp_path: Path) -> None:
+    shares = [[0.0, *(float(layers == depth) for depth in depths)] for layers in range(2, 6)]
+    rows = {f"cube/{name}": dict.fromkeys(KINDS, shares) for name in NETS}
+    record = made_record(tmp_path / "run", "optimal-depth", **rows)
+    assert readings("optimal-depth")["ntkreview-optimal-depth-grows"](OptimalDepth(), record).holds is holds
 
 
 def test_differences_are_clear_or_not() -> None:

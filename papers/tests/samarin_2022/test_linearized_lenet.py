@@ -209,7 +209,9 @@ def test_gaps_are_judged_by_their_bands_and_must_shrink(tmp_path: Path) -> None:
     put(record, "mnist", 10, [99.2], [97.7])
     assert gap(config, record).holds
     assert READINGS["mnist-lenet-flat"](config, record).holds
-    assert READINGS["trajectories"](config, record).holds
+    trajectories = READINGS["trajectories"](config, record)
+    assert trajectories.holds
+    assert trajectories.note == "networks: 2 at x1, 1 at x10"
     assert gap(config, record).lacks == ("train/mnist/x2", "train/mnist/x5", "train/mnist/x25")
     assert gap(config, record).further == ("train/mnist/x60",)
     (claim,) = (
