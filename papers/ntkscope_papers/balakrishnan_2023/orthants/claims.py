@@ -178,11 +178,11 @@ def tangent(depth: int, config: Any, record: Record) -> Reading:
             measured["networks of the same seeds"] = {name: round(value, 4) for name, value in own.items()}
             holds[reading] &= bool(own) and all(found[name]["mean"] <= own[name] for name in own)
     note = _beside(holds[BESIDE])
-    own = read.machines_of(record, f"ntk/{depth}")
-    if own and read.machines_of(record, f"{AUTHORS}/{depth}"):
-        means = read.spread([row[JUDGED] for row in own.values()])
-        found = ", ".join(f"{name} {value['mean']:.3f}" for name, value in means.items())
-        note += f"; by the settings of the public code (by our grid's: {found})"
+    ours = read.machines_of(record, f"ntk/{depth}")
+    if ours and read.machines_of(record, f"{AUTHORS}/{depth}"):
+        means = read.spread([row[JUDGED] for row in ours.values()])
+        words = ", ".join(f"{name} {value['mean']:.3f}" for name, value in means.items())
+        note += f"; by the settings of the public code (by our grid's: {words})"
     return Reading(measured, holds[JUDGED], note, seeds=len(rows))
 
 
