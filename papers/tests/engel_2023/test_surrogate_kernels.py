@@ -102,7 +102,7 @@ def test_a_killed_leg_computes_only_the_kernel_that_is_missing(
     with pytest.raises(KeyboardInterrupt):
         kernels_of(run, GROUPS[group])
     assert set(asked) == {first, second}
-    before = dict(run.record.metrics)
+    before = {key: value for key, value in run.record.metrics.items() if key != "provenance"}  # which grows
     assert f"0/{first}/looks" in before
     assert not any(key.startswith(f"0/{second}") for key in before)
     asked = watch(monkeypatch)
