@@ -106,8 +106,9 @@ def replay(
     >>> _ = nn.init.zeros_(model.weight)
     >>> training = fit(model, part, loss="mse", lr=0.25, steps=3, store=tempfile.mkdtemp() + "/fit")
     >>> _ = training.final()
-    >>> replay(training, lambda model: model.weight.flatten()).weights
-    tensor([[0.1250, 1.0000]])
+    >>> found = replay(training, lambda model: model.weight.flatten())
+    >>> found.weights, found.values, found.certificate.relative_error < 0.01
+    (tensor([[0.1250, 1.0000]]), tensor([2.6250]), True)
     """
     loop = RecordedFit(training) if isinstance(training, Trajectory) else copy.copy(training)
     if not isinstance(loop, Loop):
@@ -176,7 +177,7 @@ def _asked(loop: Loop, of: Function, state: Snapshot) -> Float[Tensor, " k"]:
         raise UsageError(f"of(model) returned {got}; expected a tensor of k real numbers, (k,) or ()")
     if not bool(torch.isfinite(values).all()):
         raise NumericalError("of(model) returned NaN or infinity; expected finite numbers of the trained network")
-    return values.reshape(-1)
+    return values.reshape(-1).clone()  # a view of a parameter would change with it
 
 
 def _certified(
