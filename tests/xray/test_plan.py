@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
+from torch import nn
 
 import ntkscope as ns
 import ntkscope.xray.sections
@@ -125,6 +126,8 @@ def test_rates_are_measured() -> None:
     assert rates.outputs == 3
     assert rates.parameters == 5 * 16 + 16 + 16 * 3 + 3
     assert min(rates.sample, rates.pair, rates.forward, rates.double, rates.single, rates.draw) > 0
+    wide = nn.Sequential(nn.Linear(5, 700), nn.ReLU(), nn.Linear(700, 30), nn.Linear(30, 3))
+    assert measure_rates(wide.eval(), train.x).activations == 700 + 30  # as em counts them
     few = measure_rates(network().eval(), torch.zeros(2, 5))  # fewer items than a probe would like
     assert few.sample > 0
 
@@ -202,6 +205,7 @@ def test_a_large_network_is_explained_by_its_last_layers(tmp_path: Path, monkeyp
         ["readout.weight", "readout.bias"],
     )  # it has no numbered blocks
     assert any("tangent kernels of the last 7 of" in line for line in plan["text"])
+    assert record.metrics["rates"]["whole"] == 10.0  # what sections take that look at the whole network
     assert all(name.startswith("readout") for name in record.metrics["coverage"]["numbers"])
     assert set(states(record).values()) == {"done"}
 

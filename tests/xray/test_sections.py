@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,29 @@ def test_losses_are_those_of_the_public_functions(tmp_path: Path) -> None:
         assert row.loss_low < row.loss < row.loss_high
         assert row.accuracy == float(np.mean((answer.argmax(1) == test.y).numpy()))
     assert found.readings[0].agreement == 1.0
+
+
+def test_what_single_precision_does_not_solve_is_solved_in_double(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, test = blobs()
+    _, model = trained(train)
+    losses = {}
+    for limit in (math.inf, tangent.SOLVED, 0.0):  # single precision, what the section takes, double precision
+        monkeypatch.setattr(tangent, "SOLVED", limit)
+        with only(tangent.SECTION):
+            record = ns.xray(model, train, test, tmp_path / str(limit), kernels=["ck"], progress=False)
+        found = tangent.SECTION.read(record.metrics)
+        assert found is not None
+        losses[limit] = found.readings[-1].loss
+    single, taken, double = losses.values()
+    assert 0 < abs(single - double) < 1e-2 * double
+    assert taken == pytest.approx(double, rel=1e-4)
+    linear = ns.linearize(model)
+    linear.solve(Part(train.x, nn.functional.one_hot(train.y).double()), alpha=found.ridge, method="kernel")
+    with torch.no_grad():
+        error = linear(test.x).double() - nn.functional.one_hot(test.y)
+    assert double == pytest.approx(float(error.square().mean()), rel=1e-12)
 
 
 def test_a_readout_that_cannot_be_solved_is_said(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Generic, Literal, TextIO, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 from ntkscope.core.errors import UsageError
@@ -51,9 +51,18 @@ def time_limit(seconds: float) -> Iterator[None]:
         _ends.reset(token)
 
 
-def counter(total: int, label: str, enabled: bool | Literal["auto"] = "auto") -> Progress[int]:
-    """Progress that is advanced by hand: `with counter(10, "tiles") as bar: bar.advance(1)`."""
-    return Progress(None, total=total, label=label, enabled=enabled)
+def _unlimited() -> float:
+    return math.inf
+
+
+def counter(
+    total: int, label: str, enabled: bool | Literal["auto"] = "auto", most_left: Callable[[], float] = _unlimited
+) -> Progress[int]:
+    """Progress that is advanced by hand: `with counter(10, "tiles") as bar: bar.advance(1)`.
+
+    `most_left()`: seconds after which it ends whatever is left to do.
+    """
+    return Progress(None, total=total, label=label, enabled=enabled, most_left=most_left)
 
 
 class Progress(Generic[T]):
@@ -79,6 +88,7 @@ class Progress(Generic[T]):
         enabled: bool | Literal["auto"] = "auto",
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        most_left: Callable[[], float] = _unlimited,
     ) -> None:
         if enabled not in (True, False, "auto"):
             raise UsageError(f'got progress={enabled!r}; expected True, False or "auto"')
@@ -87,6 +97,7 @@ class Progress(Generic[T]):
         self.label, self.total, self.done = label, total, 0
         self._iterable = iterable
         self._view = _view(enabled, stream if stream is not None else sys.stderr, clock)
+        self._view.most_left = most_left
         self._open = False
 
     def __enter__(self) -> Progress[T]:
@@ -140,6 +151,8 @@ progress = Progress
 class _Silent:
     """Shows nothing; also what the other views share."""
 
+    most_left: Callable[[], float]
+
     def open(self, label: str, total: int | None) -> None: ...
 
     def show(self, done: int) -> None: ...
@@ -182,14 +195,23 @@ class _Lines(_Silent):
         now = self._clock()
         self._last, self._printed = now, True
         elapsed = now - self._started
-        text = line(self._label, done, self._total, elapsed, self._text, last, self._before)
+        most = self.most_left()
+        text = line(self._label, done, self._total, elapsed, self._text, last=last, before=self._before, most=most)
         print(text, file=self._stream, flush=True)
 
 
 def line(
-    label: str, done: int, total: int | None, elapsed: float | int, text: str = "", last: bool = False, before: int = 0
+    label: str,
+    done: int,
+    total: int | None,
+    elapsed: float | int,
+    text: str = "",
+    *,
+    last: bool = False,
+    before: int = 0,
+    most: float = math.inf,
 ) -> str:
-    """One line of progress; the time left assumes that the rest is as fast as the steps after `before`.
+    """One line of progress; `before` and `most` as for `left`.
 
     >>> line("tiles", 30, 120, 60.0)
     'tiles: 30/120 (25 %), 1 min 00 s, about 3 min 00 s left'
@@ -204,9 +226,20 @@ def line(
     parts = [f"{label}: {count}" if label else count, duration(elapsed)]
     if last:
         parts.append("ended")
-    elif total and before < done < total:
-        parts.append(f"about {duration(elapsed / (done - before) * (total - done))} left")
+    elif remaining := left(done, total, elapsed, before, most):
+        parts.append(f"about {remaining} left")
     return ", ".join([*parts, text] if text else parts)
+
+
+def left(done: int, total: int | None, elapsed: float | int, before: int = 0, most: float = math.inf) -> str:
+    """The time left, `most` seconds at most, if the rest is as fast as the steps after `before`; "" where nothing says so.
+
+    >>> left(30, 120, 60.0), left(30, 120, 60.0, most=100.0), left(0, 120, 60.0)
+    ('3 min 00 s', '1 min 40 s', '')
+    """
+    if not total or not before < done < total:
+        return ""
+    return duration(max(0.0, min(most, elapsed / (done - before) * (total - done))))
 
 
 def duration(seconds: float | int) -> str:
@@ -233,11 +266,16 @@ class _Bar(_Silent):
 
     def open(self, label: str, total: int | None) -> None:
         self._display = _Display.enter(self._stream, self._clock)
-        self._task = self._display.bars.add_task(label, total=total, text="")
+        self._task = self._display.bars.add_task(label, total=total, text="", left="")
+        self._total, self._before, self._started = total, 0, self._clock()
         self._display.draw()
 
+    def skip(self, n: int) -> None:
+        self._before += n
+
     def show(self, done: int) -> None:
-        self._display.bars.update(self._task, completed=done)
+        remaining = left(done, self._total, self._clock() - self._started, self._before, self.most_left())
+        self._display.bars.update(self._task, completed=done, left=remaining and f"{remaining} left")
         self._display.draw()
 
     def message(self, text: str) -> None:
@@ -245,7 +283,7 @@ class _Bar(_Silent):
         self._display.draw()
 
     def close(self, done: int) -> None:
-        self._display.bars.update(self._task, completed=done)
+        self._display.bars.update(self._task, completed=done, left="")
         self._display.leave(self._task)
 
 
@@ -265,8 +303,7 @@ class _Display:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
             TextColumn("{task.fields[text]}", markup=False),
             console=Console(file=stream, force_terminal=True),
             auto_refresh=False,

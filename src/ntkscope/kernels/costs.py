@@ -8,7 +8,7 @@ from math import ceil
 from typing import TypeAlias
 
 PROJECTION_BLOCK = 256  # samples for which a projection is drawn once
-FEATURES = 4096  # numbers per sample that features of activations are taken to have
+FEATURES = 4096  # numbers per sample that features are taken to have where they were not counted
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,10 @@ class Rates:
     float32; to draw one entry of a projection. Of a machine at rest; `pace`: how many times longer they take now.
 
     `resident`: the samples whose gradients fit the memory at once, 0 for all; where that is not all, every other sample is run
-    again for each group of so many, in shorter blocks: `again` seconds each time."""
+    again for each group of so many, in shorter blocks: `again` seconds each time.
+
+    `activations`: numbers per sample that the network's stages put out. `whole`: a sample's seconds by all parameters, where
+    kernels are by some of them."""
 
     setup: float
     sample: float
@@ -31,6 +34,8 @@ class Rates:
     pace: float = 1.0
     resident: int = 0
     again: float = 0.0
+    activations: int = FEATURES
+    whole: float = 0.0
 
     def running(self, n: int, m: int | None = None) -> float:
         """Seconds to run n samples that meet each other, or n that stay and m others that meet them.
@@ -90,6 +95,11 @@ def every_pair_of_outputs(n: int, m: int, rates: Rates) -> float:
 def activations(n: int, m: int, rates: Rates) -> float:
     """A kernel of what layers put out: forward passes, and products of their features."""
     return 3 * rates.forward * (n + m) + _pairs(n, m) * FEATURES * rates.single
+
+
+def stages(n: int, m: int, rates: Rates) -> float:
+    """A kernel of what every stage puts out."""
+    return 3 * rates.forward * (n + m) + _pairs(n, m) * rates.activations * rates.single
 
 
 def derivatives(n: int, m: int, rates: Rates) -> float:

@@ -21,7 +21,7 @@ from ntkscope.tangent.model.subject import Subject
 @KERNELS.register(
     "em",
     by_parameters=False,
-    cost=costs.activations,
+    cost=costs.stages,
     priority=3,
     title="embedding kernel",
     meant_by=("embedding", "embeddings"),

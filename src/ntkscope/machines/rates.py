@@ -10,19 +10,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from ntkscope.core import Inputs, Part
+from ntkscope.core import Inputs, Part, UsageError
 from ntkscope.core.checked import Count, CountOrZero
 from ntkscope.core.model.calling import call
 from ntkscope.core.model.tree import length
 from ntkscope.core.random import numpy_generator
 from ntkscope.kernels import KERNELS, kernel
-from ntkscope.kernels.costs import Rates
+from ntkscope.kernels.costs import FEATURES, Rates
 from ntkscope.linalg import Gram
 from ntkscope.linalg.sketches.sketch import projection_rows
+from ntkscope.tangent.forward.stages import layer_outputs, stages
 from ntkscope.tangent.kernel.plan import Footprint, planned
+from ntkscope.tangent.model.batches import as_batch
 from ntkscope.tangent.model.selection import Selection
 from ntkscope.tangent.model.state import ModelState
-from ntkscope.tangent.model.subject import place, quiet
+from ntkscope.tangent.model.subject import Subject, place, quiet
 
 ENOUGH = 0.4  # seconds of the processor after which a probe is long enough to be reliable
 PATIENCE = 5.0  # seconds after which a probe is not repeated any more
@@ -82,6 +84,7 @@ def measure_rates(
         state, given = ModelState(model), Part(items, torch.zeros(count)).to(place(model)).x
         outputs = call(model, given)
         forward = _least(lambda: call(model, given)) / count
+        activations = _activations(model, given)
         state.restore(every=True)
     heads, single = outputs.shape[1] if outputs.ndim == 2 else 1, _product_rate(np.float32)
     return Rates(
@@ -97,7 +100,19 @@ def measure_rates(
         pace=pace,
         resident=resident,
         again=seen[short][1] / short,
+        activations=activations,
     )
+
+
+def _activations(model: nn.Module, x: Inputs) -> int:
+    """Numbers per sample that the network's stages put out."""
+    subject = Subject(model, still=True)
+    few = subject.placed(as_batch(x, model)[:1])
+    try:
+        outputs = layer_outputs(subject, few, stages(subject, few))
+    except UsageError:  # no module makes one tensor per sample: such a kernel will be refused
+        return FEATURES
+    return sum(value.numel() for values in outputs.values() for value in values)
 
 
 def _fitting(footprint: Footprint | None, total: int, memory: int) -> tuple[int, int]:

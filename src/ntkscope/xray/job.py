@@ -277,7 +277,8 @@ class _Job(Subject):
                     continue  # it need not be tried
             how: dict[str, Any] = {"memory": budget.bytes // 2, "certify": settings.certify, "params": params}
             with half_of_the_budget():
-                rates = measure_rates(self.model, self.train.x, device=self.device, **how)
+                by_all = 0.0 if rates is None else max(rates.whole, rates.sample)
+                rates = replace(measure_rates(self.model, self.train.x, device=self.device, **how), whole=by_all)
                 work = self.workload(rates)
                 pace = self.pace(work, how)
             if params is not None and params is self.params:
@@ -386,7 +387,8 @@ def _run(context: Context, tell: Say) -> None:
     unplanned = {kernel_step(name) for name in context.plan.unplanned}
     steps = {step: seconds for step, seconds in context.plan.steps.items() if step not in unplanned}
     shares = {step: max(1, round(10 * seconds)) for step, seconds in steps.items()}  # tenths of seconds
-    with record.stage("sections"), counter(sum(shares.values()), "X-ray", enabled=context.settings.progress) as bar:
+    how: dict[str, Any] = {"enabled": context.settings.progress, "most_left": context.clock.left}
+    with record.stage("sections"), counter(sum(shares.values()), "X-ray", **how) as bar:
 
         def step_done(step: str) -> None:
             bar.advance(shares.pop(step, 0))

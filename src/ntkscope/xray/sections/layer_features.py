@@ -334,7 +334,8 @@ def cost(work: Workload) -> float:
     """A pass back per output over the items, forward passes for what layers pick out, and the draws of the controls."""
     n = min(work.train, ITEMS)
     share = min(1.0, OUTPUTS / max(1, work.rates.outputs))
-    passes = 2 * work.rates.setup + n * (work.rates.sample * share + 3 * work.rates.forward)
+    sample = max(work.rates.sample, work.rates.whole)
+    passes = 2 * work.rates.setup + n * (sample * share + 3 * work.rates.forward)
     algebra = 0.0
     for out, inside in work.matrices:
         if out <= WIDEST:

@@ -195,7 +195,7 @@ def cost(work: Workload) -> float:
     """One pass over a kernel of all items for all rearrangements, and a decomposition, for each of at most two embeddings."""
     items = min(work.train, MOST) + min(work.test, MOST)
     ways = 2 if work.initial_train else 1
-    return ways * (0.05 + (2.0 * PERMUTATIONS * items**2 + 30.0 * items**3) * work.rates.double)
+    return ways * (0.05 + (2.0 * PERMUTATIONS * items**2 + 11.0 * items**3) * work.rates.double)
 
 
 def input_vectors(x: Inputs) -> Vectors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 ROWS = 3000  # training items × outputs: the size of the system that is solved
+SOLVED = 3e-5  # of the first gradient, what may be left for the precision of the network to do; losses are 10 × less sure
 Z = 1.959963984540054  # of a 95 % interval
 
 
@@ -137,7 +139,9 @@ def _tangent(context: Context, part: Part, ridge: float) -> Tensor:
     linear = linearize(context.model, params=context.params)
     if context.device is not None:
         linear = linear.to(context.device)
-    linear.solve(part, alpha=ridge, method="kernel", memory=context.memory // 2)
+    solve = partial(linear.solve, part, alpha=ridge, method="kernel", memory=context.memory // 2)
+    if solve(dtype=next(context.model.parameters()).dtype).optimality > SOLVED:
+        solve(dtype=torch.float64)
     return _answers(linear, context)
 
 
