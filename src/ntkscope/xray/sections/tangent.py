@@ -30,7 +30,7 @@ from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 ROWS = 3000  # training items × outputs: the size of the system that is solved
-SOLVED = 3e-5  # of the first gradient, what may be left for the precision of the network to do; losses are 10 × less sure
+SOLVED = 3e-5  # of the first gradient: what may be left in the network's own precision; losses are 10 × less sure
 Z = 1.959963984540054  # of a 95 % interval
 
 
