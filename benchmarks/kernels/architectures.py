@@ -26,7 +26,7 @@ from ntkscope.core.script import run_script
 
 FAST = ("kronecker", "positions", "direct", "unused")
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
-OUT = machine.ROOT / "docs" / "architectures.md"
+OUT = machine.ROOT / "docs" / "results" / "architectures.md"
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def page(rows: Sequence[Row], device: str) -> str:
         "",
         "Weights are random and sizes tiny; parameters are those that require a gradient. The error is the largest",
         "`|K_ij - E_ij| / √(E_ii E_jj)`. Roads are the shares of parameters that each way of computing took (see",
-        "[engine](engine.md)); the slow method is whatever is not a rule: `torch.func`, plain autograd.",
+        "[engine](../design/engine.md)); the slow method is whatever is not a rule: `torch.func`, plain autograd.",
         f"Made by `python -m benchmarks.kernels.architectures` on {device}, torch {torch.__version__}.",
     ]
     for family in dict.fromkeys(row.family for row in computed):

@@ -1,7 +1,7 @@
 """The feature ansatz in real networks: ρ(WᵀW, WᵀKW) of every layer, with its control's range beside it.
 
     python -m benchmarks feature_tables      # measures, writes benchmarks/results/bench/feature_tables.json
-    python -m benchmarks.kernels.feature_tables      # makes docs/feature-tables.md of it
+    python -m benchmarks.kernels.feature_tables      # makes docs/results/feature-tables.md of it
 
 LeNet and MiniLM are trained here, LeNet from weights that are kept, so that it has centred forms too; ResNet-20 and ResNet-56
 have their published weights. The control has K's spectrum and Haar-distributed eigenvectors.
@@ -35,7 +35,10 @@ from ntkscope_papers.shared.sentences import build_encoder, sentences
 CENTRINGS = ("weights", "both", "tangents")
 MEMORY = "2GiB"
 TOKENS = 24  # of a sentence; longer ones are cut
-RECORD, PAGE = ROOT / "benchmarks" / "results" / "bench" / "feature_tables.json", ROOT / "docs" / "feature-tables.md"
+RECORD, PAGE = (
+    ROOT / "benchmarks" / "results" / "bench" / "feature_tables.json",
+    ROOT / "docs" / "results" / "feature-tables.md",
+)
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,7 @@ def page(record: Mapping[str, Any]) -> str:
     parts = [
         "# Feature matrices of real networks",
         "For every affine layer: ρ(WᵀW, WᵀKW), the correlation of what its weights look for with what the outputs react to"
-        " ([feature matrices](science.md#feature-matrices)). Beside it the 95 % range of the same correlation with K's"
+        " ([feature matrices](../science.md#feature-matrices)). Beside it the 95 % range of the same correlation with K's"
         " eigenvectors replaced by random ones. Only a ρ outside of that range says something about the directions that were"
         " learned; ρ alone is large wherever W or K has few large singular values. K of each layer is averaged over training"
         " inputs and summed over all outputs.",

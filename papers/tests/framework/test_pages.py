@@ -13,7 +13,7 @@ from ntkscope.experiments import EXPERIMENTS
 from ntkscope_papers.framework.pages import PAPERS, Results, filled, main
 
 ROOT = Path(__file__).parents[3]
-MADE = [*sorted(ROOT.glob("docs/*.md")), *sorted(PAPERS.glob("*/README.md"))]
+MADE = [*sorted(ROOT.glob("docs/**/*.md")), *sorted(PAPERS.glob("*/README.md"))]
 PAGES = [page for page in MADE if "<!-- made: " in page.read_text(encoding="utf-8")]
 
 PAGE = """# A page
@@ -88,15 +88,17 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
 
 
 def test_findings_are_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("findings", ROOT / "docs" / "findings" / "make.py")
+    spec = importlib.util.spec_from_file_location("findings", ROOT / "docs" / "results" / "findings" / "make.py")
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     text, pictures = made.page()
-    assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == text, "run: python docs/findings/make.py"
+    assert (ROOT / "docs" / "results" / "findings.md").read_text(encoding="utf-8") == text, (
+        "run: python docs/results/findings/make.py"
+    )
     assert len(pictures) == 10
-    assert {path.stem for path in (ROOT / "docs" / "findings").glob("*.svg")} == set(pictures)
+    assert {path.stem for path in (ROOT / "docs" / "results" / "findings").glob("*.svg")} == set(pictures)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

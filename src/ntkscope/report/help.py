@@ -1,4 +1,4 @@
-"""Help: what a τ means, one press away from wherever a page shows one; `docs/reading.md` has the long version."""
+"""Help: what a τ means, one press away from wherever a page shows one; `docs/guides/reading.md` has the long version."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def popover(regression: bool = False) -> Markup:
             tag("li", "Its interval covers the choice of test items, not another training run."),
             tag("li", "Compare τ only between surrogates of one network on the same items."),
         ),
-        tag("p", "The whole story: docs/reading.md in the source of ntkscope.", class_="soft small"),
+        tag("p", "The whole story: docs/guides/reading.md in the source of ntkscope.", class_="soft small"),
         tag("button", "Close", type="button", class_="action", popovertarget=POPOVER),
         id=POPOVER,
         popover="auto",

@@ -4,7 +4,7 @@ Read in this order: `trace.terms` (what one call adds to a gradient), `trace.rul
 `trace.tape` (which calls there are), `trace.probe` (three samples decide what to trust), `trace.parameter_blocks`
 (the method for each parameter), `blocks.backward` and `blocks.features` (a block of samples and its products),
 `certify.auditor` (the check of every block), `kernel.plan` (memory), `kernel.engine` (all of that for one model),
-`kernel.tiles`, and `kernel.in_memory` or `kernel.store_source`. docs/engine.md says more.
+`kernel.tiles`, and `kernel.in_memory` or `kernel.store_source`. docs/design/engine.md says more.
 """
 
 from ntkscope.tangent.forward.activations import activations

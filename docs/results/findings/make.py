@@ -1,4 +1,4 @@
-"""Ten findings, drawn and written from the records: `python docs/findings/make.py` writes `docs/findings.md` and its pictures.
+"""Ten findings, drawn and written from the records: `python docs/results/findings/make.py` writes `docs/results/findings.md` and its pictures.
 
 `findings.toml` has the sentences. Every number in braces is taken from a record when the page is made; what a sentence says of
 all seeds is asserted here.
@@ -26,11 +26,11 @@ from ntkscope_papers.vargas_2023.adaptation_claims import paired_with_p, rows
 from ntkscope_papers.wang_2023.linear_width_claims import TABLE_8
 
 HERE = Path(__file__).parent
-MADE = b"<!-- made by docs/findings/make.py -->"
+MADE = b"<!-- made by docs/results/findings/make.py -->"
 RIDGES = ("1e-06", "1e-05", "0.0001", "0.001", "0.01")
 INTRODUCTION = (
     "What measuring every statement of nine papers again brought to light, each from five seeds or more. Means stand with",
-    "their 95 % intervals (Student's, over seeds); points in the pictures are single networks. `python docs/findings/make.py`",
+    "their 95 % intervals (Student's, over seeds); points in the pictures are single networks. `python docs/results/findings/make.py`",
     "writes this page and its pictures from the records; every single statement is in [claims.md](claims.md).",
 )
 DIP = PAPERS / "samarin_2022" / "results" / "binary-mnist-dip"
@@ -329,8 +329,8 @@ def page() -> tuple[str, dict[str, Any]]:
         words = finding["text"].format(**globals()[finding["draw"]](axes))
         lines += [f"## {number}. {finding['title']}", "", f"![{finding['title']}](findings/{name}.svg)", "", words, ""]
         lines += [f"**Published:** {finding['published']}", "", f"**What that changes:** {finding['changes']}", ""]
-        home = f"../papers/ntkscope_papers/{finding['record']}"
-        paper = f"../papers/ntkscope_papers/{finding['record'].split('/')[0]}/README.md"
+        home = f"../../papers/ntkscope_papers/{finding['record']}"
+        paper = f"../../papers/ntkscope_papers/{finding['record'].split('/')[0]}/README.md"
         title = (HERE.parent / paper).resolve().read_text(encoding="utf-8").splitlines()[0]
         lines += [f"[{title.removeprefix('# ')}]({paper}) · `{finding['command']}` · [record]({home}/record.json)", ""]
     return "\n".join(lines), pictures

@@ -1,4 +1,4 @@
-"""Pictures of a page for the documents: `python docs/screenshots/make.py runs/demo/page.html` (needs chromium)."""
+"""Pictures of a page for the documents: `python docs/guides/screenshots/make.py runs/demo/page.html` (needs chromium)."""
 
 from __future__ import annotations
 
