@@ -1,4 +1,4 @@
-"""Ten findings, drawn and written from the records: `python docs/results/findings/make.py` writes `docs/results/findings.md` and its pictures.
+"""Ten findings, drawn and written from the records: `python docs/results/findings/make.py` writes the page and its pictures.
 
 `findings.toml` has the sentences. Every number in braces is taken from a record when the page is made; what a sentence says of
 all seeds is asserted here.
@@ -30,8 +30,9 @@ MADE = b"<!-- made by docs/results/findings/make.py -->"
 RIDGES = ("1e-06", "1e-05", "0.0001", "0.001", "0.01")
 INTRODUCTION = (
     "What measuring every statement of nine papers again brought to light, each from five seeds or more. Means stand with",
-    "their 95 % intervals (Student's, over seeds); points in the pictures are single networks. `python docs/results/findings/make.py`",
-    "writes this page and its pictures from the records; every single statement is in [claims.md](claims.md).",
+    "their 95 % intervals (Student's, over seeds); points in the pictures are single networks.",
+    "`python docs/results/findings/make.py` writes this page and its pictures from the records; every single statement is in",
+    "[claims.md](claims.md).",
 )
 DIP = PAPERS / "samarin_2022" / "results" / "binary-mnist-dip"
 

@@ -1,4 +1,4 @@
-"""Errata of the surrogate paper, each as a test: what is printed, what follows from it, what is right. See docs/results/paper-1.md."""
+"""Errata of the surrogate paper, each as a test: what is printed, what follows, what is right. See docs/results/paper-1.md."""
 
 from __future__ import annotations
 
