@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from ntkscope.core.html import few, table
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -77,6 +79,18 @@ class Certificate:
         if self.changes:
             text += f"; the model itself changes {', '.join(self.changes)} (restored)"
         return text
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {
+            "blocks checked": f"{self.checked} of {self.blocks}, against {self.against}",
+            "worst relative difference": f"{self.worst:.1e} (allowed: {self.tolerance:.0e})" if self.checked else "",
+            "samples checked alone": self.alone,
+            "by a slower exact method": few(self.fell_back),
+            "changed by the model itself, restored": few(self.changes),
+            "model": self.model + (f" (compared on {self.compared} samples)" if self.compared else ""),
+            "seconds": f"{self.seconds:.2g}",
+        }
+        return table("Certificate" if self.checked else "not certified", {k: v for k, v in facts.items() if v != ""})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"fell_back": list(self.fell_back), "changes": list(self.changes)}

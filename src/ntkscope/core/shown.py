@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import fields
-from html import escape
 from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
+
+from ntkscope.core.html import table
 
 
 class Shown:
@@ -35,8 +36,7 @@ class Shown:
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in self._facts().items())
-        return f"<table><caption>{type(self).__name__}</caption>{rows}</table>"
+        return table(type(self).__name__, self._facts())
 
 
 class _Brief(reprlib.Repr):

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import UsageError
+from ntkscope.core.html import table
 
-SHOWN = 3  # points in a repr
+SHOWN, ITEMS = 3, 5  # points in a repr, and test items in a notebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +28,12 @@ class Top:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        few = ", ".join(f"{i} ({v:+.3g})" for i, v in zip(self.indices[:SHOWN], self.values[:SHOWN]))
         more = ", …" if len(self) > SHOWN else ""
-        return f"Top({len(self)} points for output {self.output}: {few}{more})"
+        return f"Top({len(self)} points for output {self.output}: {self.few()}{more})"
+
+    def few(self) -> str:
+        """The first points with their values."""
+        return ", ".join(f"{i} ({v:+.3g})" for i, v in zip(self.indices[:SHOWN], self.values[:SHOWN]))
 
 
 class PerItem(ABC):
@@ -43,8 +47,20 @@ class PerItem(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Float64[np.ndarray, "n c"]]: ...
 
+    @abstractmethod
+    def top(self, index: int, k: int = 10, output: int | None = None, *, opposing: bool = False) -> Top:
+        """The k training points that support one output of a test item most, or oppose it most."""
+
     def __len__(self) -> int:
         return self.shape[0]
+
+    def _repr_html_(self) -> str:
+        m, n, _ = self.shape
+        rows: list[tuple[object, ...]] = [("test item", "output", "supporting training points", "opposing")]
+        for item in range(min(m, ITEMS) if n else 0):
+            both = [self.top(item, min(SHOWN, n), opposing=opposing) for opposing in (False, True)]
+            rows.append((item, both[0].output, *(top.few() for top in both)))
+        return table(f"{self!r}{', the first items' if m > ITEMS else ''}", rows)
 
     @property
     def values(self) -> Float64[np.ndarray, "m n c"]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ntkscope.core.files.printable import printable
+from ntkscope.core.html import table
 from ntkscope.core.progress import duration
 
 Section = tuple[str, list[tuple[str, ...]]]
@@ -61,11 +61,7 @@ def text_summary(folder: Path, document: Mapping[str, Any]) -> str:
 
 def html_summary(folder: Path, document: Mapping[str, Any]) -> str:
     """The summary as HTML; every text of the record is escaped."""
-    parts = []
-    for title, rows in sections(folder, document):
-        cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        parts.append(f"<table><caption>{escape(title)}</caption>{cells}</table>")
-    return "<div>" + "".join(parts) + "</div>"
+    return "<div>" + "".join(table(title, rows) for title, rows in sections(folder, document)) + "</div>"
 
 
 def _status(document: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError, UsageError
 from ntkscope.core.arguments import from_numpy
+from ntkscope.core.html import heat_map, spectrum, table
 from ntkscope.linalg.grams.labels import Labels
 from ntkscope.linalg.grams.view import View, as_index, inverse_norms, whole_samples
 from ntkscope.linalg.spectra.band import band_eigenvalues, lapack_is_safe
@@ -30,6 +31,8 @@ from ntkscope.linalg.spectra.lanczos import top_eigenpairs
 Tile: TypeAlias = tuple[slice, slice, Tensor]
 Vectors = TypeVar("Vectors", Tensor, np.ndarray)
 Kind = TypeVar("Kind", bound="Gram")
+
+PIXELS, DECOMPOSED = 80, 500  # in a notebook: rows of a heat map, rows of a Gram whose eigenvalues are drawn
 
 
 class Gram(ABC):
@@ -274,6 +277,27 @@ class Gram(ABC):
         kind = "symmetric" if self.symmetric else "cross"
         label = f"{self.name!r}, " if self.name else ""
         return f"{type(self).__name__}({label}{n} × {m} {kind}, rows: {self.rows}, {str(self.dtype).split('.')[1]})"
+
+    def _repr_html_(self) -> str:
+        """Facts as a table; a heat map and the eigenvalues where both cost next to nothing."""
+        facts = {"kernel": self.name or "(no name)", "shape": " × ".join(map(str, self.shape)), "rows": self.rows}
+        facts |= {"numbers": f"{str(self.dtype).removeprefix('torch.')} on {self.device}, {type(self).__name__}"}
+        known = {"certificate": self.certificate, "coverage": self.coverage}
+        facts |= {name: str(value) for name, value in known.items() if value is not None}
+        return f"<div>{table('Gram', facts)}{self._drawn()}</div>"
+
+    def _drawn(self) -> str:
+        if self.out_of_core or not self._cheap_diagonal or 0 in self.shape:
+            return ""
+        rows, columns = (range(0, size, -(-size // PIXELS)) for size in self.shape)
+        values = self[list(rows), list(columns)].numpy().astype(np.float64)
+        if not np.isfinite(values).all():
+            return ""
+        every = f", {len(rows)} × {len(columns)} of its entries" if values.shape != self.shape else ""
+        drawn = heat_map(f"{self.name or 'kernel'}{every}", values)
+        if self.symmetric and len(self) <= DECOMPOSED and bool(torch.isfinite(self.dense()).all()):
+            drawn += spectrum("eigenvalues", self.eigvalsh().cpu().numpy())
+        return drawn
 
     # -- shared by the subclasses -----------------------------------------------------------------------------------
 

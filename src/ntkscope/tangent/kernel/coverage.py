@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ntkscope.core.html import few, table
 from ntkscope.core.machine.peak import peak as device_peak
 
 
@@ -105,3 +106,13 @@ class Coverage:
             for method in sorted(set(self.methods.values()))
         ]
         return "; ".join([*parts, f"execution: {self.execution}"] if self.execution else parts)
+
+    def _repr_html_(self) -> str:
+        methods = [
+            (method, f"{self.share(method):.1%} of parameters", f"{self.time_share(method):.1%} of time")
+            for method in sorted(set(self.methods.values()))
+        ]
+        stages = [(stage, f"{seconds:.3g} s") for stage, seconds in self.stages.items()]
+        facts = {"execution": self.execution, "without a rule, exact all the same": few(self.unruled)}
+        known = [(name, value) for name, value in facts.items() if value]
+        return table("Coverage", [*methods, *stages, *known])
