@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -310,3 +311,14 @@ def test_a_killed_run_leaves_a_readable_record(tmp_path: Path) -> None:
         assert again.stages["tiles"].done >= 20
     assert leftovers(folder) == []
     assert Record.open(folder).to_json()["earlier"][0]["status"] == "running"
+
+
+def test_time_counts_from_where_it_is_told(tmp_path: Path) -> None:
+    began = time.perf_counter() - 100.0
+    with create(tmp_path) as record:
+        record.count_from(began)
+        record.put(x=1)
+        assert 100.0 <= record.wall_seconds <= time.perf_counter() - began
+    with Record.resume(tmp_path) as record:  # the second attempt adds its own
+        record.count_from(time.perf_counter() - 50.0)
+    assert 150.0 <= Record.open(tmp_path).wall_seconds < 200.0

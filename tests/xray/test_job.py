@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import torch
 from torch import nn
 
 import ntkscope as ns
+from ntkscope.cli._common import in_short
 from ntkscope.core import Certificate, NtkscopeError, Part, Record, UsageError
 from ntkscope.core.errors import RecordError
+from ntkscope.core.progress import duration
 from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair
 from ntkscope.report.certificates import Checks
@@ -419,3 +423,23 @@ def test_kernels_over_some_parameters(tmp_path: Path) -> None:
         look("none", ["nothing"])
     with pytest.raises(UsageError, match=r"got params=3; expected names or globs"):
         look("none", 3)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_record_page_and_terminal_show_one_time_from_the_start(finished: bool, tmp_path: Path) -> None:
+    train, test = blobs()
+    _, model = trained(train)
+    with only(summary.SECTION, SECTIONS["computed"]):
+        record = ns.xray(
+            model, train, test, tmp_path, began=time.perf_counter() - 100.0, kernels=["ck"], progress=False
+        )
+        if finished:  # the same command again computes nothing and adds nothing
+            record = ns.xray(
+                model, train, test, tmp_path, began=time.perf_counter() - 900.0, kernels=["ck"], progress=False
+            )
+    assert 100.0 < record.wall_seconds < 900.0
+    shown = duration(record.wall_seconds)
+    assert in_short(record)[-1].endswith(f"({shown})")
+    page = ns.report.write_page(tmp_path).read_text()
+    assert re.findall("<dt>Took</dt><dd>(.*?)</dd>", page) == [shown]
+    assert re.findall("([^<>]*) on cpu; command, versions", page) == [shown]

@@ -12,6 +12,7 @@ import ntkscope as ns
 from ntkscope.core import UsageError
 from ntkscope.core.files.printable import printable
 from ntkscope.core.machine.interrupts import Terminated
+from ntkscope.core.progress import duration
 from ntkscope.report.certificates import Checks
 from ntkscope.report.source import Source
 from ntkscope.report.views._findings import Missing
@@ -65,4 +66,4 @@ def in_short(record: ns.Record) -> list[str]:
     lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
     for said, command in Missing(Source(record)).commands():
         lines += [said, f"  {command}"]
-    return [*map(printable, lines), f"record: {record.folder} ({record.wall_seconds:.0f} s)"]
+    return [*map(printable, lines), f"record: {record.folder} ({duration(record.wall_seconds)})"]

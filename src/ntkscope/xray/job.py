@@ -183,6 +183,7 @@ class _Job(Subject):
         else:
             opened = Record.resume(folder, **how)
         with opened as record:
+            record.count_from(self.clock.began)
             resuming.repair(record)
             resuming.reopen_lacking(record, on_the_page(self.task, self.given))
             if "answers" not in record.metrics:

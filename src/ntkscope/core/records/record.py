@@ -62,7 +62,7 @@ class Record:
         self.folder = folder
         self._document = document
         self._writable = writable
-        self._clock_start = time.monotonic()
+        self._began = time.perf_counter()
         self._written = float("-inf")
         self._seconds_before = float(document["wall_seconds"])
         self._arrays: Arrays | None = None
@@ -256,6 +256,10 @@ class Record:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
+    def count_from(self, began: float) -> None:
+        """Count the time of this attempt from `began`, by `time.perf_counter`, instead of from when the record was opened."""
+        self._began = began
+
     def put(self, **values: Any) -> None:
         """Set metrics: numbers, strings, or lists and mappings of them; written immediately."""
         self._write(metrics={**self._document["metrics"], **to_plain(values, "metrics")})
@@ -370,7 +374,7 @@ class Record:
     def _write(self, over: Over = CHECKED, /, **changes: Any) -> None:
         """Write the record with `changes`; memory is updated only after the write succeeded."""
         self._check_writable()
-        wall = self._seconds_before + time.monotonic() - self._clock_start
+        wall = self._seconds_before + time.perf_counter() - self._began
         document = {**self._document, **changes, "updated": _now(), "wall_seconds": round(wall, 3)}
         try:
             open_series = {name: series.sync().to_json() for name, series in self._series.items()}

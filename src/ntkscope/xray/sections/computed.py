@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ntkscope.core.progress import duration
 from ntkscope.xray.context import Context
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
@@ -62,7 +63,7 @@ def run(context: Context) -> Finding[Computed]:
         notes.append(f"The kernel's smallest eigenvalue is {smallest:.2g}: the effect of single-precision rounding.")
     if document["earlier"]:
         notes.append(f"The X-ray was interrupted and resumed {len(document['earlier'])} times.")
-    expected, spent = context.plan.expected_seconds, context.record.wall_seconds
+    expected = context.plan.expected_seconds
     return Finding(
         Computed(
             command=document["command"],
@@ -77,8 +78,8 @@ def run(context: Context) -> Finding[Computed]:
             health=Health(smallest, 0.0, "kernels float32, sums and solves float64"),
             notes=tuple(notes),
         ),
-        f"Expected {expected:.0f} s, took {spent:.0f} s. Run again with the same seeds and data, it gives the same figures up"
-        " to rounding.",
+        f"Planned for {duration(expected)} from the start of the command. Run again with the same seeds and data, it gives the"
+        " same figures up to rounding.",
     )
 
 
