@@ -1,7 +1,8 @@
 """`python -m benchmarks [names…] [--quick] [--out FOLDER]`: run comparisons, print and write their tables.
 
 Exit status 1 when a promise fails. `trace_ntk_torch`, `gpu_trace_ntk` (on a CUDA device), `trust`, `distilled`, `ekfac`,
-`spectra`, `feature_tables`, `changepoint`, `shift`, `ensemble_grid`, `kernel_svm`, `xray` and `steady` run only when named.
+`spectra`, `feature_tables`, `changepoint`, `shift`, `ensemble_grid`, `kernel_svm`, `xray`, `steady` and `soak` run only when
+named.
 BENCH_THREADS says on how many cores everyone runs, 2 by default.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +54,7 @@ ON_REQUEST = {
     "kernel_svm": "learning.kernel_svm",
     "xray": "learning.xray",
     "steady": "learning.steady",
+    "soak": "kernels.soak",
 }
 EVERY = COMPARISONS | ON_REQUEST
 
@@ -65,6 +68,7 @@ def main(
         bool, typer.Option("--quick", help="Small sizes, one round: tries the machinery, proves nothing.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("benchmarks/results/bench"),
+    minutes: Annotated[float | None, typer.Option(help="How long `soak` takes.")] = None,
 ) -> int:
     """Exit status 1 when a promise fails."""
     unknown = [name for name in names or () if name not in EVERY]
@@ -76,8 +80,11 @@ def main(
     for name in names or COMPARISONS:
         print(f"== {name}", flush=True)
         here, start = machine.describe(), time.perf_counter()
-        outcome = as_outcome(name, importlib.import_module(f"benchmarks.{EVERY[name]}").run(quick))
-        path = write(name, outcome, here, time.perf_counter() - start, folder)
+        options = {"minutes": minutes} if name == "soak" else {}
+        result = importlib.import_module(f"benchmarks.{EVERY[name]}").run(quick, **options)
+        for value in result if isinstance(result, Iterator) else [result]:  # what is known so far, and then the whole
+            outcome = as_outcome(name, value)
+            path = write(name, outcome, here, time.perf_counter() - start, folder)
         print(
             table(outcome.rows), *(f"{c.what}: {c.target}, {c.measured}: {c.verdict}" for c in outcome.checks), sep="\n"
         )

@@ -305,7 +305,9 @@ EXAMPLES = (
 )
 
 
-@pytest.mark.parametrize("name", [*EXAMPLES.split(), "learning.trust", "learning.mislabel", "learning.mislabel_flags"])
+@pytest.mark.parametrize(
+    "name", [*EXAMPLES.split(), "learning.trust", "learning.mislabel", "learning.mislabel_flags", "kernels.soak"]
+)
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert (failed, tried > 0) == (0, True)

@@ -13,10 +13,11 @@ import torch
 
 from contracts.gram import features
 from doors.bounds import GONE, NODES, bounded, put, refused, state
+from ntkscope.core import Certificate
 from ntkscope.core.errors import StoreError
 from ntkscope.storage import KernelStore, fill, open_kernel
 from ntkscope.storage._zarr import CHECKED, attributes_checksum
-from ntkscope.storage.certified import read_certificate
+from ntkscope.storage.certified import add_certificate, read_certificate
 from ntkscope.storage.feature_store import FeatureStore
 from oracles.tiles import Products
 
@@ -210,6 +211,18 @@ def test_a_certificate_that_nobody_wrote_says_nothing(copies: Path, data: bytes)
         gram = open_kernel(copies / "kernel")
         assert gram.certificate is None
         assert read_certificate(KernelStore.open(copies / "kernel").folder) is None
+
+
+def test_a_damaged_certificate_says_nothing(copies: Path) -> None:
+    path, store = copies / "kernel" / "certificate.json", KernelStore.open(copies / "kernel")
+    add_certificate(store.folder, Certificate(worst=1.25e-7, tolerance=1e-5, checked=31, blocks=57, against="autograd"))
+    written, before = path.read_bytes(), read_certificate(store.folder)
+    assert before is not None
+    for place in range(len(written)):
+        path.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
+        assert read_certificate(store.folder) in (None, before), place
+    path.write_text(json.dumps(before.to_json()))  # as versions before 0.2 wrote it
+    assert read_certificate(store.folder) == before
 
 
 @pytest.mark.parametrize("kind", ["kernel", "cross"])

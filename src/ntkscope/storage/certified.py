@@ -9,6 +9,7 @@ from ntkscope.core.errors import StoreError
 from ntkscope.core.files.safe_files import parse_json
 from ntkscope.core.files.schema import Mismatch, fields, list_of, number, text, whole
 from ntkscope.storage._files import Folder
+from ntkscope.storage._zarr import CHECKED, attributes_checksum
 
 KEY, LARGEST = "certificate.json", 2**20
 _amount = number(0, expected="a number from 0")
@@ -16,15 +17,19 @@ _certificate = fields(
     {},
     {
         **dict.fromkeys(("worst", "tolerance", "seconds"), _amount),
-        **dict.fromkeys(("checked", "blocks", "alone"), whole()),
+        **dict.fromkeys(("checked", "blocks", "alone", "compared"), whole()),
         **dict.fromkeys(("fell_back", "changes"), list_of(text())),
-        "against": text(),
+        **dict.fromkeys(("against", "model", CHECKED), text()),
     },
+    closed=True,  # so that a damaged name is noticed too
 )
 
 
 def read_certificate(folder: Folder) -> Certificate | None:
-    """What the runs that filled a store checked; None if no run recorded it."""
+    """What the runs that filled a store checked; None if no run recorded it, or if it is not what was written.
+
+    Those of versions before 0.2 have no checksum.
+    """
     data = folder.get(KEY, LARGEST)
     if data is None:
         return None
@@ -32,6 +37,8 @@ def read_certificate(folder: Folder) -> Certificate | None:
         value = parse_json(data, folder.name(KEY), StoreError)
         _certificate(value, KEY)
     except (StoreError, Mismatch):  # not written by us: ignore it
+        return None
+    if value.pop(CHECKED, checksum := attributes_checksum(value)) != checksum:
         return None
     return Certificate.from_json(value)
 
@@ -41,5 +48,6 @@ def add_certificate(folder: Folder, new: Certificate) -> Certificate:
     before = read_certificate(folder)
     total = new if before is None else before + new
     if new.blocks or before is None:
-        folder.put(KEY, json.dumps(total.to_json()).encode())
+        said = total.to_json()
+        folder.put(KEY, json.dumps({**said, CHECKED: attributes_checksum(said)}).encode())
     return total
