@@ -11,8 +11,8 @@ import pytest
 from ntkscope.cli import main
 from ntkscope.core import Record
 from ntkscope.report import Page, write_index, write_page
-from report.browsing import Made, Open, overflow, quiet, saved, state
-from report.fixtures.xray import HOSTILE, OFFERED
+from report.browsing import Made, Open, overflow, quiet, saved, state, unfolded
+from report.fixtures.xray import HOSTILE, OFFERED, write_xray
 from report.test_page import experiment
 
 
@@ -229,6 +229,32 @@ def test_nothing_hangs_over_on_a_phone(kind: str, hostile: bool, visit: Open, wr
         assert overflow(page) == 0
         page.keyboard.press("ArrowRight")
     assert quiet(page)
+
+
+CARDS = """() => [...document.querySelectorAll("#s-surrogates .carded td:not(.minor)")].slice(1, 8)
+  .map((cell) => getComputedStyle(cell, "::before").content.replaceAll('"', ""))"""
+SCROLLING = """() => [...document.querySelectorAll("#s-surrogates .scroll, pre.command")]
+  .filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.textContent.slice(0, 40))"""
+
+
+def test_surrogates_and_commands_are_read_on_a_phone_without_scrolling_aside(
+    visit: Open, written: Made, tmp_path: Path
+) -> None:
+    page = unfolded(visit(written(kind="image"), width=390))
+    heads = page.evaluate(CARDS)
+    assert heads[0] == "Fitted to"
+    assert {"Kendall τ", "Agreement", "R² of the logits"} <= set(heads)
+    assert page.evaluate(SCROLLING) == []
+    table = page.locator("#s-surrogates .exportable").first
+    _, rows = saved(page, table.locator("button[data-export]"))
+    assert {"Accuracy", "Seconds"} <= set(rows[0])  # what a phone leaves out is in the file
+    assert len(rows) == 1 + table.locator("tbody tr").count()
+    record = Record.resume(write_xray(tmp_path / "x", skip=("summary",)))
+    record.finish()
+    page = unfolded(visit(write_page(tmp_path / "x"), width=390))
+    assert page.locator("#left-out pre.command").count() >= 1
+    assert page.evaluate(SCROLLING) == []
+    assert overflow(page) == 0
 
 
 LIGHT = "getComputedStyle(document.documentElement).backgroundColor.match(/[0-9]+/g).map(Number).reduce((a, b) => a + b) > 384"

@@ -144,6 +144,19 @@ def test_a_tau_says_what_it_means(visit: Open, written: Made, made: Made) -> Non
     assert quiet(page)
 
 
+def test_the_search_is_explained_on_request(visit: Open, written: Made) -> None:
+    page = visit(written(kind="image"), width=390)
+    how = page.locator("details.search-help")
+    assert not how.locator("dl").is_visible()
+    how.locator("summary").click()
+    assert how.locator("dl").is_visible()
+    for said in ("class:3", "true:3", "#123", "trust:high"):  # each is understood, none taken for a word of a text
+        assert said in how.inner_text()
+    page.locator("#explorer-search").fill("true:3")
+    assert page.locator("#explorer-count").inner_text() != "nothing found"
+    assert quiet(page)
+
+
 @pytest.mark.guard
 def test_thousands_of_items_are_quick(visit: Open, tmp_path: Path) -> None:
     """Five thousand items: a few rows are elements, the last item is one key away, and a search takes moments."""
@@ -169,6 +182,12 @@ def test_thousands_of_items_are_quick(visit: Open, tmp_path: Path) -> None:
         " box.dispatchEvent(new Event('input')); return performance.now() - start; }"
     )
     assert took < 1000  # about 10 ms
+    page.evaluate(
+        "() => { const box = document.getElementById('explorer-search'); box.value = 'right';"
+        " box.dispatchEvent(new Event('input')); }"
+    )
+    count = page.locator("#explorer-count").inner_text()
+    assert re.fullmatch(r"\d,\d{3} of 5,000", count), count
     assert quiet(page)
 
 

@@ -17,6 +17,7 @@ from ntkscope.core import Claim, Record
 from ntkscope.core.errors import RecordError
 from ntkscope.report import Page, write_index, write_page
 from ntkscope.report.result import LARGEST
+from ntkscope.report.source import Source
 from report.fixtures.xray import HOSTILE, write_xray
 
 Made = Callable[..., Path]
@@ -223,3 +224,13 @@ def test_a_long_section_is_a_sentence_until_it_is_opened(made: Made) -> None:
     assert sentences["kernel"].endswith("alignment with the labels 0.410, 0.300 before training; effective rank 61.2.")
     assert sentences["layers"] == "features.1.weight has 51 % of the kernel, more than any other layer."
     assert not {"summary", "explain", "problems"} & set(sentences)
+
+
+def test_times_are_of_sections_by_their_titles(made: Made) -> None:
+    source = Source(Record.open(made(kind="image")))
+    page = Page(made(kind="image")).html
+    part = page[page.index("Time by section") : page.index("Time by step")]
+    timed = [entry["what"] for entry in source.section("computed").data["timings"] if "section " in entry["what"]]
+    assert timed
+    for name in timed:
+        assert source.section(name.removeprefix("section ")).title in part

@@ -73,6 +73,7 @@ def test_every_class_has_a_sentence(layer: dict[str, Any], words: str) -> None:
         ),
         ([{**SPIKED, "holm": 0.5}, PLAIN, SMALL], "2 look like random entries; 1 is undecided."),
         ([HEAVY, SPIKED], "In 1 of 2 weight matrices, 2 directions stand out of the noise; 1 of 2 has a heavy tail."),
+        ([HEAVY, SMALL], "1 of 2 weight matrices has a heavy tail; 1 is undecided."),
         ([SMALL, SMALL], "None of the 2 weight matrices is large enough, or clear enough, to tell."),
         ([SPIKED], "The only weight matrix has directions outside the noise."),
     ],

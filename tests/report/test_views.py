@@ -111,7 +111,7 @@ class TestSurrogates(ViewContract):
         body = VIEWS["surrogates"](section, Source(record)).body
         assert len(re.findall('class="mark"', body)) <= POINTS
         assert "test item 4321: network 0.900, surrogate 0.010" in body
-        assert "of 5000 items are drawn" in body
+        assert "of 5,000 items are drawn" in body
 
 
 class TestExplain(ViewContract):
@@ -353,6 +353,21 @@ class TestShiftView(ViewContract):
 )
 def test_a_shift_has_a_sentence(judged: dict[str, Any], words: str) -> None:
     assert shift_sentence(judged, 0.05).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (0.012, "At most 0.05 is a sign of a shift: with 0.012 chance hardly explains the difference."),
+        (1.0, "At most 0.05 would be a sign of a shift: with 1 chance explains the difference, which does not show"),
+    ],
+)
+def test_a_p_value_is_explained_where_it_stands(p: float, words: str, made: Made) -> None:
+    data = {"judged": [{**JUDGED, "p": p, "train": 1000}], "memorisation": None, "level": 0.05, "permutations": 499}
+    shown = " ".join(read(shift_view(Section("shift", data=data), Source(Record.open(made(kind="image")))).body).text)
+    assert words in shown
+    assert "judge by these" in shown
+    assert "1,000 : 60" in shown
 
 
 def test_both_samples_are_drawn(made: Made) -> None:

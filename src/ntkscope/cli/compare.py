@@ -34,9 +34,9 @@ def compare(
     if found.overlaps:
         share = sum(each.shared / each.k for each in found.overlaps) / len(found.overlaps)
         lines.append(
-            f"explanations: {100 * share:.0f} % of the supporting points are the same, over {len(found.overlaps)} items"
+            f"explanations: {100 * share:.0f} % of the supporting points are the same, over {len(found.overlaps):,} items"
         )
-    counts = f"{len(found.doubtful_new)} new, {len(found.doubtful_gone)} gone, {found.doubtful_kept} in both"
+    counts = f"{len(found.doubtful_new):,} new, {len(found.doubtful_gone):,} gone, {found.doubtful_kept:,} in both"
     lacking = found.doubtful_lacking
     lines.append(f"doubtful labels: {f'not compared ({lacking})' if lacking else counts}")
     lines += found.notes

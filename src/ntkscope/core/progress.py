@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Generic, Literal, TextIO, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 from ntkscope.core.errors import UsageError
@@ -219,16 +219,22 @@ def line(
     'tiles: 120/120 (100 %), 4 min 05 s, ended'
     >>> line("tiles", 100, 120, 60.0, before=90)
     'tiles: 100/120 (83 %), 1 min 00 s, about 2 min 00 s left'
+    >>> line("items", 50_000, None, 60.0)
+    'items: 50,000 done, 1 min 00 s'
     >>> line("", 7, None, 65.0, "loss 0.1")
     '7 done, 1 min 05 s, loss 0.1'
     """
-    count = f"{done} done" if not total else f"{done}/{total} ({100 * done // total} %)"
+    count = _count(done, total) + (f" ({100 * done // total} %)" if total else " done")
     parts = [f"{label}: {count}" if label else count, duration(elapsed)]
     if last:
         parts.append("ended")
     elif remaining := left(done, total, elapsed, before, most):
         parts.append(f"about {remaining} left")
     return ", ".join([*parts, text] if text else parts)
+
+
+def _count(done: int, total: int | None) -> str:
+    return f"{done:,}/{total:,}" if total else f"{done:,}"
 
 
 def left(done: int, total: int | None, elapsed: float | int, before: int = 0, most: float = math.inf) -> str:
@@ -266,7 +272,7 @@ class _Bar(_Silent):
 
     def open(self, label: str, total: int | None) -> None:
         self._display = _Display.enter(self._stream, self._clock)
-        self._task = self._display.bars.add_task(label, total=total, text="", left="")
+        self._task = self._display.bars.add_task(label, total=total, count=_count(0, total), text="", left="")
         self._total, self._before, self._started = total, 0, self._clock()
         self._display.draw()
 
@@ -275,7 +281,7 @@ class _Bar(_Silent):
 
     def show(self, done: int) -> None:
         remaining = left(done, self._total, self._clock() - self._started, self._before, self.most_left())
-        self._display.bars.update(self._task, completed=done, left=remaining and f"{remaining} left")
+        self._update(done, remaining and f"{remaining} left")
         self._display.draw()
 
     def message(self, text: str) -> None:
@@ -283,8 +289,11 @@ class _Bar(_Silent):
         self._display.draw()
 
     def close(self, done: int) -> None:
-        self._display.bars.update(self._task, completed=done, left="")
+        self._update(done, "")
         self._display.leave(self._task)
+
+    def _update(self, done: int, left: str) -> None:
+        self._display.bars.update(self._task, completed=done, count=_count(done, self._total), left=left)
 
 
 class _Display:
@@ -301,7 +310,7 @@ class _Display:
         self.bars = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}", markup=False),
             TextColumn("{task.fields[text]}", markup=False),

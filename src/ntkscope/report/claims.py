@@ -19,7 +19,9 @@ LONG = 160  # characters of a text that are shown
 
 def pill(verdict: str, count: int | None = None) -> Markup:
     """A verdict as a coloured word, preceded by a count if one is given."""
-    return tag("span", verdict if count is None else f"{count} {verdict}", class_=f"pill {KINDS.get(verdict, 'quiet')}")
+    return tag(
+        "span", verdict if count is None else f"{count:,} {verdict}", class_=f"pill {KINDS.get(verdict, 'quiet')}"
+    )
 
 
 def tally(claims: Sequence[Claim]) -> Markup:
@@ -93,7 +95,7 @@ def _shown(value: Any) -> Any:
     first, rest = rows[:SHOWN], rows[SHOWN:]
     more = None
     if rest:
-        more = tag("details", tag("summary", f"{len(rest)} more"), tag("dl", *rest, class_="terms tight"))
+        more = tag("details", tag("summary", f"{len(rest):,} more"), tag("dl", *rest, class_="terms tight"))
     return join([tag("dl", *first, class_="terms tight"), more])
 
 

@@ -25,7 +25,8 @@ def headline(section: Section, source: Source) -> str | None:
 
 def _shift(data: Mapping[str, Any], _: Source) -> str:
     found = rows_of(data, "judged")
-    return "; ".join(f"{row['other']}: {row['verdict']} (p = {number(row['p'])})" for row in found) + "."
+    said = "; ".join(f"{row['other']}: {row['verdict']} (p = {number(row['p'], 2)})" for row in found)
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def _kernel(data: Mapping[str, Any], source: Source) -> str:
@@ -64,7 +65,10 @@ def _layer_features(data: Mapping[str, Any], _: Source) -> str:
 def _weight_spectra(data: Mapping[str, Any], _: Source) -> str:
     rows = rows_of(data, "layers")
     spiked, tested = sum(bool(row["count"]) for row in rows), sum(row["label"] != "undecided" for row in rows)
-    return f"{spiked} of {tested} weight matrices that could be tested have spikes; {len(rows) - tested} are too small to tell."
+    return (
+        f"{spiked} of {tested} weight matrices that could be tested have directions outside the noise;"
+        f" {len(rows) - tested} could not be."
+    )
 
 
 def _computed(data: Mapping[str, Any], source: Source) -> str:

@@ -101,7 +101,7 @@ def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
     head = tag(
         "header",
         tag("p", "ntkscope", class_="eyebrow"),
-        tag("h1", f"{len(entries)} record{'' if len(entries) == 1 else 's'} in {folder.resolve().name}"),
+        tag("h1", f"{len(entries):,} record{'' if len(entries) == 1 else 's'} in {folder.resolve().name}"),
         tally(every) if every else None,
     )
     return page_of_parts(f"Records in {folder.resolve().name}", [head], parts, made_from="records")

@@ -98,7 +98,7 @@ def made(record: Record, written: Mapping[str, Any]) -> Markup:
     """The command, the environment and the stages of a record, and where its results were made."""
     environment = {key: value for key, value in record.environment.items() if key != "packages"}
     packages = record.environment.get("packages") or {}
-    stages = {name: f"{stage.done} steps, {duration(stage.seconds)}" for name, stage in record.stages.items()}
+    stages = {name: f"{stage.done:,} steps, {duration(stage.seconds)}" for name, stage in record.stages.items()}
     about = {"started": written["started"], "wall time": duration(record.wall_seconds), "status": record.status}
     return join(
         [

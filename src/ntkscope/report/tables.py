@@ -61,7 +61,11 @@ def table(
     id_: str | None = None,
     kind: str = "",
 ) -> Markup:
-    """A table in a box that scrolls; `export` is the file name for the export button, `tall` limits its height."""
+    """A table in a box that scrolls; `export` is the file name for the export button, `tall` limits its height.
+
+    Of the kind "carded" a row is a card on a phone: the first cell is its title, the others stand under the names of their
+    columns, without cells of the kind "minor".
+    """
     numeric = [_numbers([row[k] for row in rows]) for k in range(len(heads))]
     valued = [any(row[k].value is not None for row in rows) for k in range(len(heads))]
     head_cells = []
@@ -73,7 +77,7 @@ def table(
         head_cells.append(
             tag("th", inner, scope="col", class_=side, aria_sort="none" if press else None, data_column=press or None)
         )
-    body = [tag("tr", *(_cell(cell, right) for cell, right in zip(row, numeric, strict=True))) for row in rows]
+    body = [tag("tr", *map(_cell, row, numeric, heads)) for row in rows]
     made = tag(
         "table",
         tag("caption", name, class_="hidden"),
@@ -101,13 +105,14 @@ def _numbers(column: Sequence[Cell]) -> bool:
     return any(cell.numeric for cell in column) and all(cell.numeric or cell.shown == NONE for cell in column)
 
 
-def _cell(cell: Cell, right: bool) -> Markup:
+def _cell(cell: Cell, right: bool, head: Any) -> Markup:
     classes = " ".join(filter(None, ["num" if right or cell.numeric else "", cell.kind]))
     value = cell.value
     if isinstance(value, bool):
         value = str(value).lower()
     typed = "number" if cell.numeric and value is not None else None
-    return tag("td", cell.shown, class_=classes or None, data_value=value, data_type=typed)
+    named = None if isinstance(head, Markup) else head
+    return tag("td", cell.shown, class_=classes or None, data_value=value, data_type=typed, data_head=named)
 
 
 def _file(name: str) -> str:

@@ -152,7 +152,7 @@ def _raw(data: Any, what: str, labels: bool = True) -> tuple[Any, Any, Sequence[
         x, y = data
         n = length(x)
         if n != len(y) and _texts_of(x) is None:
-            raise UsageError(f"{what} has {n} inputs and {len(y)} labels; expected one label per input")
+            raise UsageError(f"{what} has {n:,} inputs and {len(y):,} labels; expected one label per input")
     else:
         raise UsageError(
             f"{what} is a {type(data).__name__}; expected a Part, (inputs, labels), a mapping with labels, a Dataset"
@@ -231,7 +231,7 @@ def _check_finite(items: Items, what: str) -> None:
             bad = torch.nonzero(~tensor.isfinite().reshape(len(tensor), -1).all(1)).flatten().tolist()
             if bad:
                 raise UsageError(
-                    f"{what} holds NaN or infinity in {len(bad)} items, the first at index {bad[0]}; expected finite"
+                    f"{what} holds NaN or infinity in {len(bad):,} items, the first at index {bad[0]}; expected finite"
                     " inputs: clean or drop them"
                 )
 

@@ -229,7 +229,7 @@ def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[
         lines.append(f"left out to fit {budget}: {', '.join(left_out)}")
     if plan.initial_train:
         lines.append(
-            f"the initial network on {plan.initial_train} training and {plan.initial_test} test items, for the verdict"
+            f"the initial network on {plan.initial_train:,} training and {plan.initial_test:,} test items, for the verdict"
         )
     busy = f"; other processes make this machine {plan.pace:.1f} times slower now" if plan.pace >= BUSY else ""
     lines.append(f"expected: about {duration(plan.expected_seconds)} (budget: {budget}{busy})")

@@ -196,7 +196,7 @@ class Classification(Task):
 
     def at_chance(self, values: Array, y: Array, items: str) -> str | None:
         one = Standing.of(values.argmax(1), y)
-        said = f"{100 * one.accuracy:.1f} % of {one.items} {items} (chance: {100 * one.chance:.1f} %)"
+        said = f"{100 * one.accuracy:.1f} % of {one.items:,} {items} (chance: {100 * one.chance:.1f} %)"
         return said if one.at_chance else None
 
     def refusal(self, found: Sequence[str], count: int) -> str:
@@ -275,7 +275,7 @@ class Regression(Task):
         """None if some output is predicted better than by its mean."""
         each = r_squared(values, y)
         best = float(np.nanmax(each)) if not np.isnan(each).all() else math.nan
-        return None if best > USELESS else f"R² {best:.2f} on {len(y)} {items}"
+        return None if best > USELESS else f"R² {best:.2f} on {len(y):,} {items}"
 
     def refusal(self, found: Sequence[str], count: int) -> str:
         best = ", of its best output" if count > 1 else ""
@@ -362,7 +362,7 @@ def _real_targets(y: Tensor, what: str) -> Float64[Tensor, "n d"]:
     bad = torch.nonzero(~wide.isfinite().all(1)).flatten().tolist()
     if bad:
         raise UsageError(
-            f"{what} holds NaN or infinity in the targets of {len(bad)} items, the first at index {bad[0]}; expected finite"
+            f"{what} holds NaN or infinity in the targets of {len(bad):,} items, the first at index {bad[0]}; expected finite"
             " targets: clean or drop them"
         )
     return wide

@@ -170,7 +170,7 @@ def judge(seen: Observations) -> Verdict:
     sides = [item.says for item in evidence if item.says != "neither"]
     agreeing = sum(side == word for side in sides)
     confidence = (
-        f"Measured on {seen.items} items from the weights before and after."
+        f"Measured on {seen.items:,} items from the weights before and after."
         + (
             f" {agreeing} of {len(sides)} pieces of evidence that indicate a side agree."
             if word in ("lazy", "rich")

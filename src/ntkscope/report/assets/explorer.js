@@ -4,7 +4,7 @@
   const list = document.getElementById("explorer-list");
   const holder = document.getElementById("data-explain");
   if (!list || !holder) return;
-  const { className, make, name, percent, shelf, shown, thumb, train } = ntkscope;
+  const { className, counted, make, name, percent, shelf, shown, thumb, train } = ntkscope;
   const data = JSON.parse(holder.textContent);
   const replay = JSON.parse(document.getElementById("data-replay")?.textContent ?? "null"); // of a few items
   const panel = (part) => document.getElementById(`explorer-${part}`);
@@ -116,7 +116,7 @@
       make("div", { class: "rows" }, ...rows),
       likely.some(([, , s]) => s !== null) ? make("p", { class: "soft small" }, "Bars: the network. Ticks: the surrogate.") : "",
       make("div", { class: "pager" }, step(-1, "Previous item", "←"), step(1, "Next item", "→"),
-        make("span", { class: "soft small" }, offered.includes(n) ? `${offered.indexOf(n) + 1} of ${offered.length}` : ""), link),
+        make("span", { class: "soft small" }, offered.includes(n) ? `${counted(offered.indexOf(n) + 1)} of ${counted(offered.length)}` : ""), link),
     );
   };
 
@@ -198,7 +198,7 @@
       make("h3", {}, "How the terms are distributed"),
       make("p", { class: "soft small" }, "Terms of individual training items in this logit; dots are the largest outliers."),
       ...(inner.length ? [make("div", { class: "rows" }, ...rows), make("div", { class: "scale" }, make("span", {}, shown(low, 2)), make("span", {}, shown(high, 2)))] : [none()]),
-      known ? make("p", { class: "soft small" }, `The five strongest items contribute ${percent(share[0])} of the total${data.count ? `; the sum is as spread out as if ${Math.max(1, Math.round(share[2] * data.count)).toLocaleString("en-US")} of ${data.count.toLocaleString("en-US")} contributed equally` : ""}.`) : "");
+      known ? make("p", { class: "soft small" }, `The five strongest items contribute ${percent(share[0])} of the total${data.count ? `; the sum is as spread out as if ${counted(Math.max(1, Math.round(share[2] * data.count)))} of ${counted(data.count)} contributed equally` : ""}.`) : "");
   };
 
   const shelves = ({ n, logit, top, influence }) => {
@@ -340,7 +340,7 @@
     if (wrong.checked) needed.push(WORDS.wrong);
     if (differ?.checked) needed.push(WORDS.differs);
     offered = data.items.map((_, n) => n).filter((n) => needed.every((test) => test(data.items[n], n)));
-    panel("count").textContent = offered.length === data.items.length ? "" : offered.length ? `${offered.length} of ${data.items.length}` : "nothing found";
+    panel("count").textContent = offered.length === data.items.length ? "" : offered.length ? `${counted(offered.length)} of ${counted(data.items.length)}` : "nothing found";
     list.scrollTop = 0;
     if (offered.length && !offered.includes(current)) choose(offered[0]);
     else {

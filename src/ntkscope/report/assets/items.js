@@ -22,9 +22,10 @@ const ntkscope = (() => {
     if (value === null || value === undefined || Number.isNaN(value)) return "–";
     if (value === 0) return "0";
     const size = Math.abs(value);
-    if (size >= 1000 && size < 1e7) return Math.round(value).toLocaleString("en-US").replaceAll("-", "−");
+    if (size >= 1000 && size < 1e7) return counted(Math.round(value)).replaceAll("-", "−");
     return (size < 1e-3 || size >= 1e6 ? value.toExponential(1) : value.toPrecision(digits)).replaceAll("-", "−");
   };
+  const counted = (n) => n.toLocaleString("en-US");
   const percent = (value, digits = 1) => {
     if (value === null || value === undefined || Number.isNaN(value)) return "–";
     const close = value > 0.9995 && value < 1;
@@ -124,5 +125,5 @@ const ntkscope = (() => {
       if (said) said.textContent = button.dataset.tip;
     });
   }
-  return { className, field, make, name, percent, picture, save, shelf, shown, thumb, train };
+  return { className, counted, field, make, name, percent, picture, save, shelf, shown, thumb, train };
 })();

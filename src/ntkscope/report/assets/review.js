@@ -4,7 +4,7 @@
   const holder = document.getElementById("data-problems");
   const body = document.getElementById("review-body");
   if (!holder || !body) return;
-  const { field, make, name, picture, save, shelf, shown, train } = ntkscope;
+  const { counted, field, make, name, picture, save, shelf, shown, train } = ntkscope;
   const data = JSON.parse(holder.textContent);
   const at = (id) => document.getElementById(`review-${id}`);
   const key = `ntkscope-review-${data.record}`;
@@ -64,7 +64,7 @@
     }
     const count = data.items.filter(decided).length;
     const accepted = data.items.filter((item) => decisions.get(item.index) === "accept").length;
-    at("progress").textContent = `${count} of ${data.items.length} decided${accepted ? `, ${accepted} accepted` : ""}`;
+    at("progress").textContent = `${counted(count)} of ${counted(data.items.length)} decided${accepted ? `, ${counted(accepted)} accepted` : ""}`;
   };
 
   const draw = () => {
@@ -142,7 +142,7 @@
       taken += 1;
     }
     remember();
-    say(`${taken} of ${whole.decisions.length} decisions were loaded from ${chosenFile.name}.`);
+    say(`${counted(taken)} of ${counted(whole.decisions.length)} decisions were loaded from ${chosenFile.name}.`);
     draw();
   });
 

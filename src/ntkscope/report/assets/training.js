@@ -5,7 +5,7 @@
   const tools = document.getElementById("player-tools");
   const holder = document.getElementById("data-tracked_training");
   if (!box || !tools || !holder) return;
-  const { make, shown } = ntkscope;
+  const { counted, make, shown } = ntkscope;
   const { moments, spectra } = JSON.parse(holder.textContent);
   const count = moments.step.length;
   if (!count) return;
@@ -46,7 +46,7 @@
       set(cursor, "x2", x);
       set(cursor, "visibility", "visible");
     }
-    const words = [`Moment ${at + 1} of ${count}`, `step ${moments.step[at].toLocaleString("en-US")}`];
+    const words = [`Moment ${counted(at + 1)} of ${counted(count)}`, `step ${counted(moments.step[at])}`];
     if (moments.loss[at] !== null) words.push(`loss ${shown(moments.loss[at])}`);
     const look = spectrum.looks.length ? spectrum.looks[spectrum.shows[at]] : null;
     if (look) {
@@ -59,7 +59,7 @@
       const spikes = figure.querySelector(".spikes");
       set(spikes, "d", look.spikes);
       set(spikes, "data-tip", `${look.spike_values.length} outside the noise: ${look.spike_values.slice(0, 8).map((v) => shown(v)).join(", ")}`);
-      figure.querySelector(".at-step").textContent = ` at step ${look.step.toLocaleString("en-US")}`;
+      figure.querySelector(".at-step").textContent = ` at step ${counted(look.step)}`;
       const told = `${spectrum.name} at step ${look.step}: the largest ${spectrum.noun} is ${shown(look.largest)}`;
       const picture = figure.querySelector("svg");
       set(picture, "aria-label", told);
@@ -67,7 +67,7 @@
       words.push(`largest ${shown(look.largest)}`);
       if (look.tested) words.push(look.spike_values.length === 1 ? "1 spike" : `${look.spike_values.length} spikes`);
       if (look.label) words.push(look.label);
-      if (look.step !== moments.step[at]) words.push(`as measured at step ${look.step.toLocaleString("en-US")}`);
+      if (look.step !== moments.step[at]) words.push(`as measured at step ${counted(look.step)}`);
     }
     slider.value = at;
     set(slider, "aria-valuetext", words.slice(0, 3).join(", "));

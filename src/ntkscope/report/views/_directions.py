@@ -118,9 +118,9 @@ def _map(values: np.ndarray, rows: np.ndarray, source: Source) -> Markup:
         marks.append(tag("a", mark, href=source.items.address("train", item), aria_label=tip))
     marks += _names(x, y, rows, frame, source)
     drawn = frame.svg(
-        marks, describe=f"Map of {len(chosen)} training items along the first two directions of the kernel"
+        marks, describe=f"Map of {len(chosen):,} training items along the first two directions of the kernel"
     )
-    some = f" {len(chosen)} of {len(rows)} items are drawn." if len(chosen) < len(rows) else ""
+    some = f" {len(chosen):,} of {len(rows):,} items are drawn." if len(chosen) < len(rows) else ""
     caption = tag("figcaption", "Map of the training items")
     return tag(
         "figure",

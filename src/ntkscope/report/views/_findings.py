@@ -83,7 +83,8 @@ def left_out(source: Source) -> Markup | None:
     if lacking:
         parts.append(tag("p", tag("b", "Left out: "), Markup(", ".join(lacking)), "."))
     for said, command in missing.commands():
-        parts += [tag("p", said), tag("pre", tag("code", command), tabindex="0", aria_label="Command that adds it")]
+        shown = tag("pre", tag("code", command), class_="command", tabindex="0", aria_label="Command that adds it")
+        parts += [tag("p", said), shown]
     return tag("div", *parts, class_="note", id="left-out")
 
 

@@ -52,7 +52,7 @@ def _panel(count: int) -> Markup:
         button("← Previous", "previous"),
         button("Next →", "next"),
         tag("label", tag("input", type="checkbox", id="review-open"), " only undecided", class_="check"),
-        tag("span", f"0 of {count} decided", id="review-progress", class_="soft small", role="status"),
+        tag("span", f"0 of {count:,} decided", id="review-progress", class_="soft small", role="status"),
         tag("span", class_="spread"),
         button("Save as JSON", "json"),
         button("Save as CSV", "csv"),

@@ -30,7 +30,7 @@ def computed(section: Section, source: Source) -> Drawing:
             [
                 tag("pre", tag("code", data.get("command", "")), class_="command", tabindex="0", aria_label="Command"),
                 tag("div", *cards, class_="cards"),
-                _times(data.get("timings") or []),
+                _times(data.get("timings") or [], source),
                 _plan(plan) if isinstance(plan, Mapping) else None,
                 [tag("h3", "Notes"), tag("ul", *notes)] if notes else None,
             ]
@@ -44,10 +44,15 @@ def _machine(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "commit": commit[:12] + mark + changed} if commit else found
 
 
-def _times(timings: Sequence[Any]) -> Markup | None:
+def _times(timings: Sequence[Any], source: Source) -> Markup | None:
     """Sections beside the single steps; a section's time includes the steps it was the first to need."""
     found = [(str(row.get("what", "")), row.get("seconds")) for row in timings if isinstance(row, Mapping)]
-    sections = [(what.removeprefix("section "), seconds) for what, seconds in found if what.startswith("section ")]
+    titles = {f"section {section.name}": section.title for section in source.sections()}
+    sections = [
+        (titles.get(what, what.removeprefix("section ")), seconds)
+        for what, seconds in found
+        if what.startswith("section ")
+    ]
     steps = [(what, seconds) for what, seconds in found if not what.startswith("section ")]
     cards = [
         tag(
@@ -74,4 +79,4 @@ def _plan(plan: Mapping[str, Any]) -> Markup:
     """The plan shown before the run."""
     lines = plan.get("text") or []
     said = lines if isinstance(lines, str) else "\n".join(str(line) for line in lines)
-    return tag("details", tag("summary", "The plan, as shown before the run"), tag("pre", said))
+    return tag("details", tag("summary", "The plan, as shown before the run"), tag("pre", said, class_="command"))

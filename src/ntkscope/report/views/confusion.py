@@ -40,7 +40,7 @@ def _matrix(matrix: np.ndarray, source: Source) -> Markup | None:
     note = None
     if len(matrix) > CLASSES:
         chosen = np.sort(np.argsort(-(off.sum(0) + off.sum(1)), kind="stable")[:CLASSES])
-        note = f"The {CLASSES} of {len(matrix)} classes with the most mistakes."
+        note = f"The {CLASSES} of {len(matrix):,} classes with the most mistakes."
     largest = max(1, int(off[np.ix_(chosen, chosen)].max()))
     names = [source.class_name(int(k)) for k in chosen]
     short = [name if len(name) <= 12 else name[:11] + "…" for name in names]
@@ -65,10 +65,12 @@ def _matrix(matrix: np.ndarray, source: Source) -> Markup | None:
 
 def _cell(count: int, true: int, predicted: int, largest: int, names: tuple[str, str], source: Source) -> Markup:
     if true == predicted:
-        return tag("td", number(count), class_="right", data_tip=f"{count} of class {names[0]} are predicted correctly")
+        return tag(
+            "td", number(count), class_="right", data_tip=f"{count:,} of class {names[0]} are predicted correctly"
+        )
     if not count:
         return tag("td", class_="none")
-    tip = f"{count} of class {names[0]} {'is' if count == 1 else 'are'} taken for {names[1]}"
+    tip = f"{count:,} of class {names[0]} {'is' if count == 1 else 'are'} taken for {names[1]}"
     inner = tag("a", number(count), **_find(true, predicted, source), aria_label=tip)
     return tag("td", inner, class_="mistake", style=f"--heat:{count / largest:.2f}", data_tip=tip)
 

@@ -102,21 +102,19 @@ def _skeleton(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source:
                 type="search",
                 placeholder="class:3  #123  wrong  text",
                 autocomplete="off",
-                data_tip="class:3, true:3 or predicted:3 by class; #123 by number; id:name; wrong, right, differs, doubtful;"
-                " a bare number is an item's, a class's or a word;"
-                ' any other word is looked for in texts and names; "two words" in quotes',
             ),
-            check("wrong", f" network wrong ({wrong})"),
-            check("differ", f" surrogate differs ({differ})") if differ else None,
+            check("wrong", f" network wrong ({wrong:,})"),
+            check("differ", f" surrogate differs ({differ:,})") if differ else None,
             tag("span", class_="soft small", id="explorer-count", role="status"),
             class_="explorer-tools",
         ),
+        _search_help(),
         tag(
             "ul",
             role="listbox",
             tabindex="0",
             id="explorer-list",
-            aria_label=f"{len(rows)} test items; select with the arrow keys",
+            aria_label=f"{len(rows):,} test items; select with the arrow keys",
             class_="strip pictures" if pictures else "strip texts",
         ),
         class_="chooser",
@@ -137,8 +135,27 @@ def _skeleton(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source:
     asks = tag("noscript", tag("p", "Selecting an item needs JavaScript, which is switched off.", class_="note"))
     every = source.data.get("test_items")
     all_there = f"All {len(rows):,} test items are here" if every in (None, len(rows)) else _some(len(rows), every)
-    words = tag("p", f"{all_there}. Press / to search, ← and → or J and K for another item.", class_="soft small")
+    words = tag("p", f"{all_there}.", class_="soft small")
     return tag("div", asks, words, chooser, panels, id="explorer", class_="explorer")
+
+
+def _search_help() -> Markup:
+    """What may be searched for, and the keys; folded."""
+    terms = (
+        ("class:3, true:3, predicted:3", "items by class: either, the true one, or the predicted one"),
+        ("#123, id:name", "one item by its number or name"),
+        (
+            "wrong, right, differs, doubtful",
+            "by the network's answer, the surrogate's, or a doubtful label among the support",
+        ),
+        ("trust:high", "items by the trust in their explanation"),
+        ("123", "an item, a class or a word of a text"),
+        ('word, "two words"', "texts and names"),
+        ("/", "the key to search"),
+        ("← → or J K", "the keys for another item"),
+    )
+    rows = [tag("div", tag("dt", tag("code", what)), tag("dd", means)) for what, means in terms]
+    return tag("details", tag("summary", "How to search"), tag("dl", *rows, class_="terms small"), class_="search-help")
 
 
 def _some(count: int, every: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.numbers import interval, number, percent
+from ntkscope.report.numbers import as_float, interval, number, percent, plain
 from ntkscope.report.plots import Frame, Point, Scale, scatter
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, figures, table, with_range
@@ -61,14 +61,35 @@ def sentence(one: Mapping[str, Any], level: float) -> str:
         return f"The {one['other']} differ from the training items beyond chance (p = {number(one['p'], 2)}): {told}."
     return (
         f"No difference between the {one['other']} and the training items beyond chance (p = {number(one['p'], 2)}, level"
-        f" {number(level)}): {told}."
+        f" {plain(level)}): {told}."
     )
 
 
 def _card(one: Mapping[str, Any], level: float) -> Markup:
-    count = tag("span", f"{one['train']} : {one['items']}", class_="count")
+    count = tag("span", f"{number(one['train'])} : {number(one['items'])}", class_="count")
     left_out = [tag("p", f"Left out: {why}", class_="soft small") for why in (one["why"] if one["seen"] else ())]
-    return _judged([f"Training items and {one['other']}", count], one["verdict"], sentence(one, level), *left_out)
+    fair = [tag("p", about_p(one["p"], level), class_="soft small")] if one["seen"] else []
+    return _judged(
+        [f"Training items and {one['other']}", count], one["verdict"], sentence(one, level), *fair, *left_out
+    )
+
+
+def about_p(p: Any, level: float) -> str:
+    """What the p-value of a verdict is, which of several to judge by, and what it says.
+
+    >>> print(about_p(0.5, 0.05))
+    p: how often chance alone, items shuffled between both samples, makes a difference this large. It is corrected for
+    the number of tests, as only p, Holm in the table is; judge by these. At most 0.05 would be a sign of a shift: with
+    0.5 chance explains the difference, which does not show that there is no shift.
+    """
+    value = as_float(p)
+    chance = "chance explains the difference, which does not show that there is no shift"
+    return (
+        "p: how often chance alone, items shuffled between both samples, makes a difference this large. It is corrected for the"
+        " number of tests, as only p, Holm in the table is; judge by these. At most"
+        f" {plain(level)} {'is' if value <= level else 'would be'} a sign of a shift: with {plain(value)}"
+        f" {'chance hardly explains the difference' if value <= level else chance}."
+    )
 
 
 def _judged(title: Any, verdict: Any, words: str, *more: Markup) -> Markup:
@@ -79,13 +100,17 @@ def _judged(title: Any, verdict: Any, words: str, *more: Markup) -> Markup:
 def _memorisation(found: Mapping[str, Any]) -> Markup:
     words = (
         f"The network gives {percent(found['train'])} of the training items their label, and {percent(found['test'])} of the"
-        f" test items: a difference of {round(100 * found['gap'], 1) + 0.0:.1f} points"
-        f" ({interval(100 * found['low'], 100 * found['high'])}). In {percent(found['margin_auc'])} of pairs the training item"
+        f" test items: a difference of {_points(found['gap'])} points"
+        f" ({interval(found['low'], found['high'], _points)}). In {percent(found['margin_auc'])} of pairs the training item"
         " has the larger margin (50 %: no difference)."
     )
     if found["verdict"] == "cannot be told from the shift":
         words += " The test items are shifted, which lowers their accuracy as well, so the difference has two possible causes."
     return _judged("Memorisation", found["verdict"], words)
+
+
+def _points(share: float) -> str:
+    return f"{round(100 * share, 1) + 0.0:.1f}".replace("-", "−")
 
 
 def _picture(plane: Any, one: Mapping[str, Any], seen: Mapping[str, Any]) -> Markup | None:
@@ -126,5 +151,5 @@ def _table(judged: Sequence[Mapping[str, Any]], source: Source) -> Markup:
         " items: how many training items would be left if they were weighted to look like the other sample.",
         class_="soft small",
     )
-    shown = table(heads, rows, name="Tests for a shift", export=f"{source.record.name}-shift.csv", kind="snug")
+    shown = table(heads, rows, name="Tests for a shift", export=f"{source.record.name}-shift.csv", kind="snug carded")
     return join([shown, words])

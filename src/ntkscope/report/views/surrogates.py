@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ntkscope.report.views._findings import TARGETS, best_of
 from ntkscope.report.views.registry import VIEWS
 
 EDGE = 1e-9  # probabilities closer than this to 0 or 1 are drawn here
+MAIN = 8  # columns that are shown on a phone as well
 POINTS = 200  # points per plot
 PLOTS = 6  # of outputs of a regression
 
@@ -80,7 +82,8 @@ def _points(value: Any) -> str:
 
 def _faithfulness(heads: Sequence[Any], rows: Sequence[Sequence[Cell]], source: Source) -> Markup:
     file = f"{source.record.name}-surrogates.csv"
-    return table(heads, rows, name="Faithfulness of each surrogate", export=file, kind="snug")
+    cells = [[*row[:MAIN], *(replace(cell, kind="minor") for cell in row[MAIN:])] for row in rows]
+    return table(heads, cells, name="Faithfulness of each surrogate", export=file, kind="snug carded")
 
 
 def _pills(row: Mapping[str, Any], best: bool) -> list[Markup]:
@@ -103,7 +106,7 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], source: 
         Cell(TARGETS.get(target, target), target),
         with_range(row, "agreement_wrong", percent, "small"),
         with_range(row, "tau", tau, "small"),
-        Cell(mark),
+        Cell(mark, kind="minor"),
         with_range(row, "agreement", percent, "small"),
         *figures(row.get("r2_logits")),
         with_range(row, "tad", _points, "small"),
@@ -137,7 +140,7 @@ def _plots(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
     scale = Scale(max(EDGE, min(low, 0.3) * 0.7), min(1 - EDGE, 1 - (1 - max(high, 0.7)) * 0.7), "logit")
     chosen = _chosen(np.asarray(network), [values for *_, values in known])
     some = (
-        f" {len(chosen)} of {len(network)} items are drawn: those that differ most, and an even selection of the others."
+        f" {len(chosen):,} of {len(network):,} items are drawn: those that differ most, and an even selection of the others."
         if len(chosen) < len(network)
         else ""
     )
@@ -185,7 +188,7 @@ def _plot(
         name = f"test item {source.items.number('test', i)}{of}"
         points.append(Point(x, y, f"{name}: network {number(x)}, surrogate {number(y)}", wrong, i))
     described = (
-        f"Scatter of {len(points)} test items: probability of the true class, network against surrogate {kernel}"
+        f"Scatter of {len(points):,} test items: probability of the true class, network against surrogate {kernel}"
     )
     return _figure(source.kernel_name(kernel), points, scale, described)
 
@@ -288,5 +291,5 @@ def _output_plot(k: int, network: np.ndarray, values: np.ndarray, source: Source
         )
         for i in rows.tolist()
     ]
-    described = f"Scatter of {len(points)} test items: {source.output_name(k)}, network against surrogate"
+    described = f"Scatter of {len(points):,} test items: {source.output_name(k)}, network against surrogate"
     return _figure(tag("bdi", source.output_name(k)), points, scale, described)

@@ -57,7 +57,8 @@ def summary(layers: Sequence[Mapping[str, Any]], level: float) -> str:
         which = "one direction stands" if count == 1 else f"{count:,} directions stand"
         said.append(f"In {len(spiked)} of {total} weight matrices, {which} out of the noise")
     if heavy:
-        said.append(f"{len(heavy)} of {total} {'has' if len(heavy) == 1 else 'have'} a heavy tail")
+        of = total if said else f"{total} weight matrices"
+        said.append(f"{len(heavy)} of {of} {'has' if len(heavy) == 1 else 'have'} a heavy tail")
     quiet = len(told) - len(spiked) - len(heavy)
     if quiet:
         said.append(f"{quiet} look{'s' if quiet == 1 else ''} like random entries")

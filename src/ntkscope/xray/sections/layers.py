@@ -90,7 +90,7 @@ def run(context: Context) -> Finding[Layers]:
     }
     slow = shares.get("func", 0.0)
     confidence = (
-        f"Shares are exact on {len(rows)} training items and change little with more."
+        f"Shares are exact on {len(rows):,} training items and change little with more."
         f" {100 * (1 - slow):.1f} % of the parameters are computed by a rule for their layer,"
         f" the rest by differentiating that parameter alone; both are exact."
     )

@@ -85,7 +85,7 @@ class Problems(Examined):
 
     def in_short(self) -> list[str]:
         contradicted = sum(entry.score > 0 for entry in self.mislabelled)
-        return [f"doubtful labels: {contradicted}, near-duplicates: {len(self.duplicates)}"]
+        return [f"doubtful labels: {contradicted:,}, near-duplicates: {len(self.duplicates):,}"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class OutputProblems(Examined):
     duplicates: tuple[Double, ...]
 
     def in_short(self) -> list[str]:
-        return [f"doubtful targets: {self.doubtful}, near-duplicates: {len(self.duplicates)}"]
+        return [f"doubtful targets: {self.doubtful:,}, near-duplicates: {len(self.duplicates):,}"]
 
 
 def run(context: Context) -> Finding[Examined]:
