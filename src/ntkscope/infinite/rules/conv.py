@@ -40,7 +40,7 @@ class Taps:
 class Conv(Weighted):
     """A convolution with standard normal weights and biases, scaled by σ_w / √(taps · channels) and by σ_b.
 
-    Σ′(p, p′) = σ_w² A[Σ](p, p′) + σ_b² with A[Σ](p, p′) the mean over the taps δ of Σ(sp + δ, sp′ + δ), nothing outside
+    `Σ′(p, p′) = σ_w² A[Σ](p, p′) + σ_b²` with `A[Σ](p, p′)` the mean over the taps δ of Σ(sp + δ, sp′ + δ), nothing outside
     the image; Θ′ = σ_w² A[Θ] + Σ′ in the NTK parametrisation. A is a sum of shifted copies, one dimension after the
     other, so it costs the sum and not the product of the kernel's sides. Arora et al. (2019), section 4.
 
