@@ -20,9 +20,10 @@ class Certificate:
     `model`: which model was run, the caller's own or a copy in another dtype or on another device, which was `compared` with
     the caller's own on so many samples.
 
-    >>> one = Certificate(worst=1e-7, tolerance=1e-3, checked=2, blocks=2, alone=2)
-    >>> print(one + Certificate(worst=2e-7, tolerance=1e-3, checked=1, blocks=1, alone=1))
-    3 of 3 blocks agree with autograd to 2.0e-07 (allowed: 1e-03), 3 samples checked alone
+    Examples:
+        >>> one = Certificate(worst=1e-7, tolerance=1e-3, checked=2, blocks=2, alone=2)
+        >>> print(one + Certificate(worst=2e-7, tolerance=1e-3, checked=1, blocks=1, alone=1))
+        3 of 3 blocks agree with autograd to 2.0e-07 (allowed: 1e-03), 3 samples checked alone
     """
 
     worst: float = 0.0

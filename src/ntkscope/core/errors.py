@@ -2,11 +2,26 @@
 
 
 class NtkscopeError(Exception):
-    """Base of every error ntkscope raises on purpose."""
+    """Base of every error ntkscope raises on purpose.
+
+    Examples:
+        >>> try:
+        ...     ns.data.load("digit")
+        ... except NtkscopeError as error:
+        ...     print(error)
+        unknown data set 'digit'; did you mean 'digits'? known: ...
+    """
 
 
 class UsageError(NtkscopeError, ValueError):
-    """A call with invalid arguments: wrong shape, wrong mode, out of range."""
+    """A call with invalid arguments: wrong shape, wrong mode, out of range.
+
+    Examples:
+        >>> ns.models.build("mlp", in_features=0)
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.UsageError: got in_features=0; expected a whole number ≥ 1
+    """
 
 
 class UnknownName(NtkscopeError, KeyError):
@@ -33,7 +48,14 @@ class UnsafeData(NtkscopeError, ValueError):
 
 
 class NumericalError(NtkscopeError, ArithmeticError):
-    """A computation that has no finite answer: NaN inputs, a matrix that is not positive definite."""
+    """A computation that has no finite answer: NaN inputs, a matrix that is not positive definite.
+
+    Examples:
+        >>> ns.linalg.cholesky_solve(-np.eye(2), np.ones(2))
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.NumericalError: DenseGram(...) is not positive definite: its smallest eigenvalue is -1, ...
+    """
 
 
 class MemoryBudgetError(NtkscopeError, MemoryError):

@@ -71,12 +71,13 @@ class Progress(Generic[T]):
     Wrap an iterable, or use it as a context manager and call `.advance(n)`. `True` and `"auto"` both show a bar when
     `stream` (stderr) is a terminal and one line per minute otherwise; `False` shows nothing. It starts no thread.
 
-    >>> sum(progress(range(4), enabled=False))
-    6
-    >>> with progress(total=2, label="tiles", enabled=False) as bar:
-    ...     bar.advance(2)
-    >>> bar.done
-    2
+    Examples:
+        >>> sum(progress(range(4), enabled=False))
+        6
+        >>> with progress(total=2, label="tiles", enabled=False) as bar:
+        ...     bar.advance(2)
+        >>> bar.done
+        2
     """
 
     def __init__(

@@ -16,10 +16,11 @@ from ntkscope.core.arguments import as_device, whole
 def derive_seed(seed: int, *names: str | int) -> int:
     """A 63-bit seed for the stream `names` of `seed`; the same on every machine and in every process.
 
-    >>> derive_seed(0, "split") == derive_seed(0, "split")
-    True
-    >>> derive_seed(0, "split") == derive_seed(0, "noise")
-    False
+    Examples:
+        >>> derive_seed(0, "split") == derive_seed(0, "split")
+        True
+        >>> derive_seed(0, "split") == derive_seed(0, "noise")
+        False
     """
     text = "/".join([str(whole(seed, "seed")), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
@@ -28,8 +29,9 @@ def derive_seed(seed: int, *names: str | int) -> int:
 def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """A `torch.Generator` for the named stream of `seed`; what a stream holds depends on the kind of device.
 
-    >>> torch.equal(torch.rand(3, generator=generator(0, "a")), torch.rand(3, generator=generator(0, "a")))
-    True
+    Examples:
+        >>> torch.equal(torch.rand(3, generator=generator(0, "a")), torch.rand(3, generator=generator(0, "a")))
+        True
     """
     try:
         return torch.Generator(device=device).manual_seed(derive_seed(seed, *names))
@@ -39,7 +41,13 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 
 
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
-    """A NumPy `Generator` (Philox, counter-based) for the named stream of `seed`."""
+    """A NumPy `Generator` (Philox, counter-based) for the named stream of `seed`.
+
+    Examples:
+        >>> first, again, other = (numpy_generator(0, name).random(3) for name in ("noise", "noise", "split"))
+        >>> np.array_equal(first, again), np.array_equal(first, other)
+        (True, False)
+    """
     return np.random.Generator(np.random.Philox(derive_seed(seed, *names)))
 
 

@@ -20,22 +20,23 @@ class Registry(Mapping[str, T]):
 
     Names are case-insensitive; the spelling used at registration is the one listed.
 
-    >>> kernels = Registry("kernel")
-    >>> @kernels.register("linear")
-    ... def linear(x, y):
-    ...     return x @ y.T
-    >>> list(kernels)
-    ['linear']
-    >>> kernels["Linear"] is linear
-    True
-    >>> kernels["liner"]
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.UnknownName: unknown kernel 'liner'; did you mean 'linear'? known: linear
-    >>> kernels.add("linear", None)
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.DuplicateName: kernel 'linear' is registered twice: ...
+    Examples:
+        >>> kernels = Registry("kernel")
+        >>> @kernels.register("linear")
+        ... def linear(x, y):
+        ...     return x @ y.T
+        >>> list(kernels)
+        ['linear']
+        >>> kernels["Linear"] is linear
+        True
+        >>> kernels["liner"]
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.UnknownName: unknown kernel 'liner'; did you mean 'linear'? known: linear
+        >>> kernels.add("linear", None)
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.DuplicateName: kernel 'linear' is registered twice: ...
     """
 
     def __init__(self, kind: str, check: bool = False) -> None:

@@ -66,9 +66,10 @@ class Part(Shown):
 
     It is a map-style `torch.utils.data.Dataset`: `part[i]` is `(x_i, y_i)`.
 
-    >>> part = Part(torch.eye(3), torch.tensor([0, 1, 2]))
-    >>> len(part), part[1][1].item(), len(part.take([0, 2]))
-    (3, 1, 2)
+    Examples:
+        >>> part = Part(torch.eye(3), torch.tensor([0, 1, 2]))
+        >>> len(part), part[1][1].item(), len(part.take([0, 2]))
+        (3, 1, 2)
     """
 
     x: Inputs
@@ -110,6 +111,13 @@ class Split(Shown):
     """A data set ready to use: `train`, `test`, perhaps `validation`; class names; how it was made.
 
     `extras` holds what belongs to the whole data set (the hidden vectors of a teacher, a projection matrix).
+
+    Examples:
+        >>> split = Split(train=Part(x[:8], y[:8]), test=Part(x[8:], y[8:]), classes=("left", "right"))
+        >>> len(split.train), len(split.test), split.validation
+        (8, 4, None)
+        >>> split.fingerprint == split.replace(name="halves").fingerprint
+        True
     """
 
     train: Part
@@ -136,6 +144,12 @@ class Snapshot(Shown):
     """A network at one moment of its training: everything needed to measure it or to resume from it.
 
     `params` and `buffers` are detached copies; `optimizer` and `random` are what `fit` needs to resume.
+
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> snapshot = ns.training.fit(model, Part(x, y), lr=0.1, steps=2).final()
+        >>> snapshot.step, list(snapshot.params)[:2], snapshot.metrics["accuracy"]
+        (2, ['layer1.weight', 'layer1.bias'], 1.0)
     """
 
     step: int

@@ -70,11 +70,12 @@ def attribute(surrogate: Any, K_test: Any, *, rows: Any = None) -> Attribution:
     estimator that is linear in the kernel (`coef_` (c, N), `intercept_` (c,)). `rows` picks test items. Nothing is
     computed before an item is requested. Engel et al. (2023), equation 3.
 
-    >>> from types import SimpleNamespace
-    >>> surrogate = SimpleNamespace(coef_=np.array([[1.0, -2.0]]), intercept_=np.array([4.0]))
-    >>> found = attribute(surrogate, np.array([[3.0, 1.0]]))
-    >>> found.item(0).tolist(), found.sums().tolist()
-    ([[5.0], [0.0]], [[5.0]])
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> surrogate = SimpleNamespace(coef_=np.array([[1.0, -2.0]]), intercept_=np.array([4.0]))
+        >>> found = attribute(surrogate, np.array([[3.0, 1.0]]))
+        >>> found.item(0).tolist(), found.sums().tolist()
+        ([[5.0], [0.0]], [[5.0]])
     """
     coef, intercept = getattr(surrogate, "coef_", None), getattr(surrogate, "intercept_", None)
     if coef is None or intercept is None:

@@ -43,9 +43,10 @@ class Detection:
 def score(flags: Any, truth: Any) -> Detection:
     """Precision, recall and F1 of `flags` where `truth` is the positive class; O(n).
 
-    >>> found = score([True, True, False, False], [True, False, True, False])
-    >>> found.precision, found.recall, found.f1
-    (0.5, 0.5, 0.5)
+    Examples:
+        >>> found = score([True, True, False, False], [True, False, True, False])
+        >>> found.precision, found.recall, found.f1
+        (0.5, 0.5, 0.5)
     """
     actual = mask_of(truth, None, "the truth")
     flagged = mask_of(flags, len(actual), "the flags")
@@ -60,8 +61,9 @@ def score(flags: Any, truth: Any) -> Detection:
 def auroc(scores: Any, planted: Any) -> float:
     """The probability that a planted item scores above another one, ties counting half; O(n log n).
 
-    >>> auroc([0.9, 0.8, 0.1], [True, False, False])
-    1.0
+    Examples:
+        >>> auroc([0.9, 0.8, 0.1], [True, False, False])
+        1.0
     """
     values, truth = _ranked(scores, planted)
     if truth.all() or not truth.any():
@@ -72,8 +74,9 @@ def auroc(scores: Any, planted: Any) -> float:
 def precision_at(scores: Any, planted: Any, k: int) -> float:
     """The share of planted items among the k with the highest scores, ties by lower index; O(n log n).
 
-    >>> precision_at([0.9, 0.8, 0.1], [True, False, False], 2)
-    0.5
+    Examples:
+        >>> precision_at([0.9, 0.8, 0.1], [True, False, False], 2)
+        0.5
     """
     values, truth = _ranked(scores, planted)
     if not 1 <= k <= len(values):

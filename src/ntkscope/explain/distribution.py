@@ -41,9 +41,10 @@ class ClassSummary:
 def class_summary(attribution_item: Numbers, y_train: Any) -> ClassSummary:
     """Box-plot statistics of one item's attributions (n_train, c) by training class; O(n c log n). Tukey (1977).
 
-    >>> found = class_summary(np.array([[1.0], [2.0], [3.0], [4.0], [40.0], [7.0]]), np.array([0, 0, 0, 0, 0, 1]))
-    >>> found.median[:, 0].tolist(), float(found.high[0, 0]), found.outliers[0][0].tolist(), bool(found.mean_inside[0, 0])
-    ([3.0, 7.0], 4.0, [4], False)
+    Examples:
+        >>> found = class_summary(np.array([[1.0], [2.0], [3.0], [4.0], [40.0], [7.0]]), np.array([0, 0, 0, 0, 0, 1]))
+        >>> found.median[:, 0].tolist(), float(found.high[0, 0]), found.outliers[0][0].tolist(), bool(found.mean_inside[0, 0])
+        ([3.0, 7.0], 4.0, [4], False)
     """
     values = finite(attribution_item, "attributions", 1, 2)
     values = values[:, None] if values.ndim == 1 else values
@@ -84,9 +85,10 @@ class Concentration:
 def concentration(values: Any, k: int = 5) -> Concentration:
     """Top-k share, top-1 % share and participation ratio of attributions (n,) or (n, c), NaN where all are 0; O(n c log n).
 
-    >>> found = concentration(np.array([1.0, -1.0, 1.0, 1.0]), k=1)
-    >>> float(found.top), float(found.participation)
-    (0.25, 1.0)
+    Examples:
+        >>> found = concentration(np.array([1.0, -1.0, 1.0, 1.0]), k=1)
+        >>> float(found.top), float(found.participation)
+        (0.25, 1.0)
     """
     sizes = np.abs(finite(values, "attributions", 1, 2))
     if not 1 <= k <= len(sizes):

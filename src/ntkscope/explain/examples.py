@@ -33,9 +33,10 @@ def nearest(K_test: Any, k: int = 5, *, skip_self: bool = False) -> Nearest:
     Similarity is signed: a large negative value is far. Ties go to the lower index. `skip_self=True`
     leaves out the diagonal of a square kernel, for the neighbours of training points among themselves.
 
-    >>> found = nearest(np.array([[0.1, 0.9, 0.5], [2.0, -3.0, 2.0]]), k=2)
-    >>> found.indices.tolist(), found.values.tolist()
-    ([[1, 2], [0, 2]], [[0.9, 0.5], [2.0, 2.0]])
+    Examples:
+        >>> found = nearest(np.array([[0.1, 0.9, 0.5], [2.0, -3.0, 2.0]]), k=2)
+        >>> found.indices.tolist(), found.values.tolist()
+        ([[1, 2], [0, 2]], [[0.9, 0.5], [2.0, 2.0]])
     """
     gram = kernel_of(K_test)
     m, n = gram.shape

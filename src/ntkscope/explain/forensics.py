@@ -22,9 +22,10 @@ def flag(K_test: Any, poisoned: Any, neighbours: int = 5, threshold: int = 3) ->
     `poisoned`: the mask of the training points known to be poisoned. Similarity is the signed kernel value.
     Engel et al. (2023), section 4: three of five.
 
-    >>> K = np.array([[0.9, 0.8, 0.1, 0.0], [0.0, 0.1, 0.8, 0.9]])
-    >>> flag(K, [True, True, False, False], neighbours=2, threshold=2).tolist()
-    [True, False]
+    Examples:
+        >>> K = np.array([[0.9, 0.8, 0.1, 0.0], [0.0, 0.1, 0.8, 0.9]])
+        >>> flag(K, [True, True, False, False], neighbours=2, threshold=2).tolist()
+        [True, False]
     """
     gram = kernel_of(K_test)
     mask = mask_of(poisoned, gram.shape[1], "the mask of poisoned training points")

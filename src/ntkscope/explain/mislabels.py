@@ -48,10 +48,11 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
     that wrong labels do not mislead their neighbours; 0.05 is taken from s. O(n³) twice.
     `surrogate`: an estimator with `leave_one_out`, fitted once on (K, y) here, K as it is.
 
-    >>> K = np.kron(np.eye(2), np.full((3, 3), 0.9)) + 0.1 * np.eye(6)
-    >>> found = mislabelled(K, [0, 0, 1, 1, 1, 1])
-    >>> int(found.order[0]), int(found.suggested[2]), bool(found.scores[2] > 0)
-    (2, 0, True)
+    Examples:
+        >>> K = np.kron(np.eye(2), np.full((3, 3), 0.9)) + 0.1 * np.eye(6)
+        >>> found = mislabelled(K, [0, 0, 1, 1, 1, 1])
+        >>> int(found.order[0]), int(found.suggested[2]), bool(found.scores[2] > 0)
+        (2, 0, True)
     """
     gram = kernel_of(K)
     labels = plain_array(y, "labels")

@@ -27,6 +27,11 @@ class ProbeProtocol:
 
     `dims`: None for the published grid up to the number of components. `validation`: the share of the training items on
     which the best number of components is chosen as well; None: not at all.
+
+    Examples:
+        >>> protocol = ProbeProtocol(probes=("ncc",), dims=(1, 2), validation=None)
+        >>> ns.explain.probes(model, (x, y), (x, y), **vars(protocol))["layer1"].sweep.accuracy["ncc"]
+        {1: 1.0, 2: 1.0}
     """
 
     probes: Sequence[str] = PROBES
@@ -118,12 +123,13 @@ def probes(
     `validation`, `method`, `memory` (of each step), `seed`. Test items see the transforms of the training items only;
     the components, which use no labels, are those of all training items, also where some of them are held out.
 
-    >>> from ntkscope.core import Part
-    >>> x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    >>> part = Part(x, (x[:, 0] > 0).long())
-    >>> found = probes(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), part, part, probes=("ncc",), dims=[1, 4])
-    >>> list(found), found["0"].width, list(found["0"].sweep.accuracy["ncc"])
-    (['0'], 8, [1, 4])
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+        >>> part = Part(x, (x[:, 0] > 0).long())
+        >>> found = probes(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), part, part, probes=("ncc",), dims=[1, 4])
+        >>> list(found), found["0"].width, list(found["0"].sweep.accuracy["ncc"])
+        (['0'], 8, [1, 4])
     """
     unknown = [name for name in protocol if name not in ProbeProtocol.__dataclass_fields__]
     if unknown:
@@ -153,7 +159,13 @@ def probes(
 def layer_probe(
     layer: str, train: Features, y_train: Numbers, test: Features, y_test: Any, protocol: ProbeProtocol | None = None
 ) -> LayerProbe:
-    """One layer's probes from features of the training and test items, tensors or stores."""
+    """One layer's probes from features of the training and test items, tensors or stores.
+
+    Examples:
+        >>> found = layer_probe("inputs", x, y, x, y, ProbeProtocol(probes=("knn", "ncc"), dims=(1, 2), k=1, validation=None))
+        >>> found.sweep.accuracy
+        {'knn': {1: 1.0, 2: 1.0}, 'ncc': {1: 1.0, 2: 1.0}}
+    """
     how = protocol or ProbeProtocol()
     found = pca(
         train,

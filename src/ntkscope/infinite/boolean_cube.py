@@ -58,9 +58,10 @@ def radial(
 ) -> Callable[[Any], Any]:
     """Φ with K(x, x′) = Φ(x·x′/d) for inputs of norm √d, to mpmath's working precision; arrays of mpmath numbers.
 
-    >>> from ntkscope.infinite import Dense
-    >>> radial(Dense(2.0))(np.array([mpmath.mpf("0.5")], dtype=object))
-    array([mpf('2.0')], dtype=object)
+    Examples:
+        >>> from ntkscope.infinite import Dense
+        >>> radial(Dense(2.0))(np.array([mpmath.mpf("0.5")], dtype=object))
+        array([mpf('2.0')], dtype=object)
     """
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
     layers.shape(Shape(d), "")
@@ -86,9 +87,10 @@ def boolean_cube(net: nn.Module | Layer, d: Count, kind: Kind = "ntk", *, init: 
     than 1e-12 of the variance are NaN then, the others have an error of about 1e-15 of K(x, x).
     O(d²) operations of a few hundred digits: a second for d = 128. Yang & Salman (2019), section 3.
 
-    >>> from ntkscope.infinite import Dense, Erf, serial
-    >>> [round(share, 4) for share in boolean_cube(serial(Dense(), Erf(), Dense()), 3, "nngp").fractional_variance.tolist()]
-    [0.0, 0.9803, 0.0, 0.0197]
+    Examples:
+        >>> from ntkscope.infinite import Dense, Erf, serial
+        >>> [round(share, 4) for share in boolean_cube(serial(Dense(), Erf(), Dense()), 3, "nngp").fractional_variance.tolist()]
+        [0.0, 0.9803, 0.0, 0.0197]
     """
     phi = radial(net, kind, init=init, d=d)
     digits, before = 40 + d, None

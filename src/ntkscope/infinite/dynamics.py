@@ -177,9 +177,10 @@ def dynamics(
     nothing is learned along them, on no input, since a kernel that is positive semi-definite over all inputs vanishes
     there. One further below zero is not a kernel's: a `NumericalWarning` says so, and nothing is learned along it either.
 
-    >>> training = dynamics(torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0]), loss="half-sum")
-    >>> training.predict(time=math.log(2)).mean.flatten()
-    tensor([ 0.5000, -0.5000], dtype=torch.float64)
+    Examples:
+        >>> training = dynamics(torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0]), loss="half-sum")
+        >>> training.predict(time=math.log(2)).mean.flatten()
+        tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
     gram = as_gram(theta, symmetric=True)
     matrix = gram.dense().double()
@@ -217,6 +218,11 @@ def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, alph
 
     A matrix that is singular to working precision is solved by its pseudo-inverse, as gradient flow would, with a
     `NumericalWarning` that says the rank. Jacot et al. (2018), section 5.
+
+    Examples:
+        >>> K, y = torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.tensor([1.0, 0.0])
+        >>> kernel_regression(K, y, K, alpha=1.0)
+        tensor([0.6250, 0.1250], dtype=torch.float64)
     """
     targets = tensor_of(y, "y", 1, 2)
     gram = as_gram(K)
@@ -255,8 +261,9 @@ def max_learning_rate(theta: Matrix) -> MaxLearningRate:
 
     One eigenvalue by Lanczos. Lewkowycz et al. (2020); Yang & Salman (2019), section 6, say 1/λ.
 
-    >>> max_learning_rate(2 * torch.eye(4, dtype=torch.float64))
-    MaxLearningRate(largest_eigenvalue=0.5, inverse=2.0, twice=4.0)
+    Examples:
+        >>> max_learning_rate(2 * torch.eye(4, dtype=torch.float64))
+        MaxLearningRate(largest_eigenvalue=0.5, inverse=2.0, twice=4.0)
     """
     gram = as_gram(theta, symmetric=True)
     top = float(gram.eigvalsh()[-1] if len(gram) < 64 else gram.eigvalsh(1)[-1]) / len(gram)
@@ -271,9 +278,10 @@ def sample(K: Matrix, count: Count = 1, *, seed: int = 0, keep: int | None = Non
     `keep`: only the largest eigenvalues; the same seed gives the same ω, so that what the small ones add can be seen.
     Eigenvalues below zero by rounding are taken as zero. Yang & Salman (2019), section 3.
 
-    >>> sample(torch.zeros(3, 3, dtype=torch.float64), 2)
-    tensor([[0., 0., 0.],
-            [0., 0., 0.]], dtype=torch.float64)
+    Examples:
+        >>> sample(torch.zeros(3, 3, dtype=torch.float64), 2)
+        tensor([[0., 0., 0.],
+                [0., 0., 0.]], dtype=torch.float64)
     """
     gram = as_gram(K, symmetric=True)
     n = len(gram)

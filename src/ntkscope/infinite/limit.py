@@ -53,8 +53,9 @@ def from_module(module: nn.Module, *, init: Init = "checked") -> Serial:
 
     Fully connected networks are checked against the module on random inputs, all others by `kernel` on its inputs.
 
-    >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), init="default").layers[1]
-    Relu(normalize=False)
+    Examples:
+        >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), init="default").layers[1]
+        Relu(normalize=False)
     """
     layers, steps = _translated(module, init)
     features = _vectors(layers)
@@ -120,10 +121,11 @@ def kernel(
     Differentiable in the inputs when they require gradients (in one tile then). O(n m) per layer, times positions for
     images, times pairs of positions when they are pooled.
 
-    >>> from ntkscope.infinite import Dense, Relu, serial
-    >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
-    >>> kernel(serial(Dense(), Relu(normalize=True), Dense()), x).dense().diagonal()
-    tensor([2., 2.], dtype=torch.float64)
+    Examples:
+        >>> from ntkscope.infinite import Dense, Relu, serial
+        >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+        >>> kernel(serial(Dense(), Relu(normalize=True), Dense()), x).dense().diagonal()
+        tensor([2., 2.], dtype=torch.float64)
     """
     if store is None and executor is not None:
         raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
@@ -144,7 +146,18 @@ def kernels(
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",
 ) -> Kernels:
-    """Both kernels for the price of the NTK, as predictions with their variance need them; arguments as of `kernel`."""
+    """Both kernels for the price of the NTK, as predictions with their variance need them; arguments as of `kernel`.
+
+    Examples:
+        >>> from ntkscope.infinite import Dense, Relu, serial
+        >>> both = kernels(serial(Dense(), Relu(normalize=True), Dense()), torch.eye(2))
+        >>> both.nngp.dense()
+        tensor([[0.5000, 0.1592],
+                [0.1592, 0.5000]], dtype=torch.float64)
+        >>> both.ntk.dense()
+        tensor([[1.0000, 0.1592],
+                [0.1592, 1.0000]], dtype=torch.float64)
+    """
     pairs = _pairs(net, x1, x2, True, parametrization, init, dtype, device)
     made = _computed(pairs, ("nngp", "ntk"), parse_bytes(memory))
     return Kernels(made["nngp"], made["ntk"])
@@ -156,9 +169,10 @@ def finite(net: Layer, shape: tuple[Count, ...], width: Count, *, outputs: Count
     `shape`: of one input, (d,), (c, l) or (c, h, w). Weights and biases are standard normal draws of `seed`, their scales
     outside. The last affine layer has `outputs` units.
 
-    >>> from ntkscope.infinite import Dense, Relu, serial
-    >>> finite(serial(Dense(), Relu(), Dense()), (3,), 8, outputs=2)(torch.zeros(1, 3)).shape
-    torch.Size([1, 2])
+    Examples:
+        >>> from ntkscope.infinite import Dense, Relu, serial
+        >>> finite(serial(Dense(), Relu(), Dense()), (3,), 8, outputs=2)(torch.zeros(1, 3)).shape
+        torch.Size([1, 2])
     """
     if not 1 <= len(shape) <= 3:
         raise UsageError(f"got shape={shape}; expected the shape of one input")

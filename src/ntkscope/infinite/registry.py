@@ -112,6 +112,17 @@ def module_rule(*kinds: type[nn.Module]) -> Callable[[R], R]:
 
     A container of your own needs one, since its `forward` cannot be read: build the layer from
     `translate(child, f"{path}.child")` and the vocabulary. A subclass is served too, unless it overrides `forward`.
+
+    Examples:
+        >>> from ntkscope.infinite import Relu, kernel
+        >>> class Rectifier(nn.Module):
+        ...     def forward(self, x):
+        ...         return x.clamp(min=0)
+        >>> @module_rule(Rectifier)
+        ... def rectifier(module, translate, path):
+        ...     return Relu()
+        >>> kernel(nn.Sequential(nn.Linear(2, 8), Rectifier(), nn.Linear(8, 1)), torch.eye(2), init="default").shape
+        (2, 2)
     """
 
     def register(rule: R) -> R:

@@ -26,8 +26,9 @@ HALVINGS = 5
 def harmonics(d: Count, k: CountOrZero) -> int:
     """How many independent spherical harmonics of degree k the sphere of R^d has.
 
-    >>> [harmonics(3, k) for k in range(4)]
-    [1, 3, 5, 7]
+    Examples:
+        >>> [harmonics(3, k) for k in range(4)]
+        [1, 3, 5, 7]
     """
     if k == 0:
         return 1
@@ -42,9 +43,10 @@ def sphere(
     λ_k = ∫ Φ(t) P_k(t) (1 − t²)^{(d−3)/2} dt / ∫ (1 − t²)^{(d−3)/2} dt with P_k the Legendre polynomial of dimension d, by
     tanh–sinh quadrature (Φ is not smooth at ±1) in enough digits for the cancellation, halved until nothing changes.
 
-    >>> from ntkscope.infinite import Dense
-    >>> sphere(Dense(), 5, "nngp", degrees=2).variance
-    tensor([0., 1., 0.], dtype=torch.float64)
+    Examples:
+        >>> from ntkscope.infinite import Dense
+        >>> sphere(Dense(), 5, "nngp", degrees=2).variance
+        tensor([0., 1., 0.], dtype=torch.float64)
     """
     phi = radial(net, kind, init=init, d=d)
     digits = 40 + math.ceil(2 * degrees * math.log10(d + degrees + 1))
@@ -103,9 +105,10 @@ def gaussian(
     in the radius: Gauss–Laguerre in |x|², Gauss–Jacobi in the angle, then a matrix of `radii` rows. Double precision, so
     eigenvalues below 1e-13 of K(x, x) are noise. `variance` counts all radial eigenvalues of a degree.
 
-    >>> from ntkscope.infinite import Dense
-    >>> [round(v, 9) for v in gaussian(Dense(), 5, "nngp", degrees=2).variance.abs().tolist()]
-    [0.0, 1.0, 0.0]
+    Examples:
+        >>> from ntkscope.infinite import Dense
+        >>> [round(v, 9) for v in gaussian(Dense(), 5, "nngp", degrees=2).variance.abs().tolist()]
+        [0.0, 1.0, 0.0]
     """
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
     layers.shape(Shape(d), "")

@@ -25,13 +25,14 @@ class Claim:
     on a smaller or different setting than the published one, perhaps one too small to judge it; *not testable here*: its
     data or machine is missing, so it has no measured value.
 
-    >>> claim = Claim("relu-t1-1nn", "Table 1", published=0.741, measured=0.744, tolerance=0.01, verdict="reproduced")
-    >>> Claim.from_json(claim.to_json()) == claim
-    True
-    >>> Claim("relu-t1-1nn", "Table 1", 0.741, 0.5, 0.01, verdict="maybe")
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.UsageError: claim 'relu-t1-1nn' has verdict 'maybe'; expected one of: reproduced, ...
+    Examples:
+        >>> claim = Claim("relu-t1-1nn", "Table 1", published=0.741, measured=0.744, tolerance=0.01, verdict="reproduced")
+        >>> Claim.from_json(claim.to_json()) == claim
+        True
+        >>> Claim("relu-t1-1nn", "Table 1", 0.741, 0.5, 0.01, verdict="maybe")
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.UsageError: claim 'relu-t1-1nn' has verdict 'maybe'; expected one of: reproduced, ...
     """
 
     id: str
@@ -62,8 +63,9 @@ class Claim:
     def holds(self) -> bool | None:
         """Whether its check held, also where only a stand-in was measured; None if nothing was checked.
 
-        >>> Claim("a", "Table 1", 1, 2, "at least 3", "stand-in", "the check does not hold; 1 network where 5 are needed").holds
-        False
+        Examples:
+            >>> Claim("a", "Table 1", 1, 2, "at least 3", "stand-in", "the check does not hold; 1 of 5 networks").holds
+            False
         """
         if self.verdict in ("reproduced", "not reproduced"):
             return self.verdict == "reproduced"
@@ -75,8 +77,9 @@ class Claim:
     def outcome(self) -> str:
         """The verdict, and of a stand-in whether its check held, in the words of pages and totals.
 
-        >>> Claim("a", "Table 1", 1, 2, "at least 3", "stand-in", "the check does not hold; another network").outcome
-        'not reproduced on a stand-in'
+        Examples:
+            >>> Claim("a", "Table 1", 1, 2, "at least 3", "stand-in", "the check does not hold; another network").outcome
+            'not reproduced on a stand-in'
         """
         if self.verdict != "stand-in":
             return self.verdict

@@ -45,17 +45,18 @@ class Record:
     NaN and infinities are written as the texts `"NaN"`, `"Infinity"`, `"-Infinity"` (JSON has no such numbers) and
     read back as numbers.
 
-    >>> import tempfile, numpy as np
-    >>> folder = Path(tempfile.mkdtemp()) / "run"
-    >>> with Record.create(folder, kind="example", name="squares", config={"n": 3}) as record:
-    ...     with record.stage("square", total=3) as stage:
-    ...         for i in range(stage.done, 3):
-    ...             stage.advance()
-    ...     record.array("squares", np.arange(3) ** 2)
-    ...     record.put(sum=5)
-    >>> again = Record.open(folder)
-    >>> again.status, again.metrics["sum"], again.arrays["squares"].tolist(), again.stages["square"].done
-    ('done', 5, [0, 1, 4], 3)
+    Examples:
+        >>> import tempfile, numpy as np
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> with Record.create(folder, kind="example", name="squares", config={"n": 3}) as record:
+        ...     with record.stage("square", total=3) as stage:
+        ...         for i in range(stage.done, 3):
+        ...             stage.advance()
+        ...     record.array("squares", np.arange(3) ** 2)
+        ...     record.put(sum=5)
+        >>> again = Record.open(folder)
+        >>> again.status, again.metrics["sum"], again.arrays["squares"].tolist(), again.stages["square"].done
+        ('done', 5, [0, 1, 4], 3)
     """
 
     def __init__(self, folder: Path, document: dict[str, Any], *, writable: bool) -> None:
@@ -299,12 +300,13 @@ class Record:
 
         A new name begins one, in a record that can be written. Resumed, it continues after its last whole row.
 
-        >>> import tempfile
-        >>> with Record.create(tempfile.mkdtemp() + "/run", kind="example") as record:
-        ...     for step in range(3):
-        ...         record.series("loss").append({"step": step, "loss": 0.5**step})
-        >>> Record.open(record.folder).series("loss").columns()
-        {'step': [0, 1, 2], 'loss': [1.0, 0.5, 0.25]}
+        Examples:
+            >>> import tempfile
+            >>> with Record.create(tempfile.mkdtemp() + "/run", kind="example") as record:
+            ...     for step in range(3):
+            ...         record.series("loss").append({"step": step, "loss": 0.5**step})
+            >>> Record.open(record.folder).series("loss").columns()
+            {'step': [0, 1, 2], 'loss': [1.0, 0.5, 0.25]}
         """
         if name not in self._series:
             index = self._document.get("series", {})

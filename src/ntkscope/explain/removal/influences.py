@@ -128,6 +128,13 @@ def average(influences: Sequence[Influence]) -> Influence:
     """The mean of influences on the same test items and training points, one per checkpoint.
 
     A single network's influence carries the noise of its own training; the mean of a few estimates the mean retraining better.
+
+    Examples:
+        >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> one, other = (ns.explain.influence(K, K[:1], [0, 1], alpha=alpha) for alpha in (1.0, 2.0))
+        >>> both = average([one, other])
+        >>> np.allclose(both.item(0), (one.item(0) + other.item(0)) / 2)
+        True
     """
     members = tuple(influences)
     shapes = {member.shape for member in members}

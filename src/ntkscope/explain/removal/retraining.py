@@ -51,12 +51,13 @@ def influence(
     at which `.margins` are taken; the surrogate's own if not given. Several checkpoints:
     `average([influence(…), …])`. This is not the decomposition `attribute`, which says what a logit is made of.
 
-    >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
-    >>> found = influence(K, np.array([[2.0, 1.0]]), [0, 1], alpha=1.0)
-    >>> found
-    Influence(leave-one-out, 1 test items × 2 training points × 2 outputs)
-    >>> found.item(0).round(4).tolist()  # without point 0 its logit 0 falls to 0; without point 1 it rises
-    [[0.625, -0.2083], [-0.0417, 0.125]]
+    Examples:
+        >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> found = influence(K, np.array([[2.0, 1.0]]), [0, 1], alpha=1.0)
+        >>> found
+        Influence(leave-one-out, 1 test items × 2 training points × 2 outputs)
+        >>> found.item(0).round(4).tolist()  # without point 0 its logit 0 falls to 0; without point 1 it rises
+        [[0.625, -0.2083], [-0.0417, 0.125]]
     """
     if method == "replay":
         return replay_influence(K_train, K_test, y, at, remove, **options)
@@ -110,9 +111,10 @@ def removal_effects(
     As `influence(K_train, K_test, targets, alpha=alpha)`. `targets`: labels, or the network's logits (n, c). `classes`: which
     outputs of each test item, (t, C); all if not given. Ties go to the lower index. Scores of a block of items at a time.
 
-    >>> found = removal_effects(np.eye(3), np.array([[0.0, 1.0, 0.2]]), [0, 1, 1], classes=[[1]], k=2)
-    >>> found.indices.tolist(), found.values.round(2).tolist()
-    ([[[1, 2]]], [[[0.5, 0.1]]])
+    Examples:
+        >>> found = removal_effects(np.eye(3), np.array([[0.0, 1.0, 0.2]]), [0, 1, 1], classes=[[1]], k=2)
+        >>> found.indices.tolist(), found.values.round(2).tolist()
+        ([[[1, 2]]], [[[0.5, 0.1]]])
     """
     found = influence(K_train, K_test, targets, alpha=alpha)
     m, n, c = found.shape

@@ -111,11 +111,12 @@ def shift(
     name per item, of a then b; a group lies in one sample) where items are not independent: repeated items, several per
     user. One decomposition and one pass over the kernel serve all of them: O(N² B) for N items.
 
-    >>> import numpy as np
-    >>> x = np.random.default_rng(0).normal(size=(300, 5))
-    >>> found = shift(None, x[:100], x[100:] + 0.6, permutations=99)
-    >>> found.verdict, found.p["c2st"], found.effects["auc"][0] > 0.7
-    ('shift', 0.01, True)
+    Examples:
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).normal(size=(300, 5))
+        >>> found = shift(None, x[:100], x[100:] + 0.6, permutations=99)
+        >>> found.verdict, found.p["c2st"], found.effects["auc"][0] > 0.7
+        ('shift', 0.01, True)
     """
     chosen = _tests(tests)
     if isinstance(kernel, str) and not (isinstance(embed, nn.Module) and kernel in kernels.KERNELS):

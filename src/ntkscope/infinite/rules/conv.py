@@ -46,6 +46,12 @@ class Conv(Weighted):
 
     `padding`: "same" (zeros; ceil(size / stride) outputs, the odd zero at the end), "valid", "circular", or the number of
     zeros on each side.
+
+    Examples:
+        >>> from ntkscope.infinite import Flatten, kernel, serial
+        >>> x = torch.eye(4, dtype=torch.float64).reshape(1, 1, 4, 4)
+        >>> kernel(serial(Conv(3, padding="circular"), Flatten()), x, kind="nngp").dense().item()
+        0.25
     """
 
     kernel: Sides

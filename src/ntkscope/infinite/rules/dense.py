@@ -26,8 +26,9 @@ class Dense(Weighted):
     parameters, Θ′ = σ_w² Θ + fan_in Σ + 1 (without the 1 if there is no bias); it needs the fan-in, so `width` has to be
     given for hidden layers. O(nm). Jacot et al. (2018), Proposition 1; Lee et al. (2019), appendix E.
 
-    >>> Dense(W_std=2.0, b_std=1.0)
-    Dense(W_std=2, b_std=1)
+    Examples:
+        >>> Dense(W_std=2.0, b_std=1.0)
+        Dense(W_std=2, b_std=1)
     """
 
     W_std: NonNegative = 1.0

@@ -27,8 +27,9 @@ class Erf(Nonlinearity):
 
     Smooth also at equal inputs. Williams (1997).
 
-    >>> round(Erf().normaliser() * 2 / math.pi * math.asin(2 / 3), 12)
-    1.0
+    Examples:
+        >>> round(Erf().normaliser() * 2 / math.pi * math.asin(2 / 3), 12)
+        1.0
     """
 
     normalize: bool = False

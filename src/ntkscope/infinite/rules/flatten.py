@@ -17,7 +17,14 @@ from ntkscope.infinite.registry import Translator, layer, module_rule
 @final
 @dataclass(frozen=True)
 class Flatten(Spatial):
-    """All positions as features: Σ′ is the mean over positions of Σ(p, p); covariances of unequal ones are not needed."""
+    """All positions as features: Σ′ is the mean over positions of Σ(p, p); covariances of unequal ones are not needed.
+
+    Examples:
+        >>> from ntkscope.infinite import Dense, kernel, serial
+        >>> x = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]], dtype=torch.float64)[None]
+        >>> kernel(serial(Flatten(), Dense()), x, kind="nngp").dense().item()
+        7.5
+    """
 
     def shape(self, given: Shape, path: str) -> Shape:
         features = given.features

@@ -27,6 +27,11 @@ class Gelu(Nonlinearity):
     P = E[Φ(u)Φ(v)] = 1/4 + asin(Σ/√p) / 2π, ψ = E[φ(u)φ(v)] = 1 / (2π √D),
     E[σσ] = Σ P + ψ (Σ² + q₁q₂ D) / p, E[σ̇σ̇] = P + Σ ψ (1/D + (2 + q₁ + q₂)/p).
     Smooth also at equal inputs. Tsuchida et al. (2021) give the first.
+
+    Examples:
+        >>> from ntkscope.infinite import Dense, kernel, serial
+        >>> kernel(serial(Dense(), Gelu()), torch.ones(1, 2), kind="nngp").dense().round(decimals=4)
+        tensor([[0.4252]], dtype=torch.float64)
     """
 
     normalize: bool = False

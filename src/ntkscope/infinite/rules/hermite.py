@@ -44,9 +44,10 @@ class Activation(Nonlinearity):
 
     O(terms) passes over the pairs. Relu, LeakyRelu, Abs, Erf, Gelu and Sin have closed forms.
 
-    >>> tanh = Activation(torch.tanh)
-    >>> tanh.error(1.0) <= 1e-12
-    True
+    Examples:
+        >>> tanh = Activation(torch.tanh)
+        >>> tanh.error(1.0) <= 1e-12
+        True
     """
 
     fn: Callable[[Tensor], Tensor]

@@ -22,6 +22,13 @@ class LayerNorm(Weightless):
 
     Units have mean zero behind random weights, so the mean drops out; behind anything else it is refused. `over`:
     "channels" at each position, or "all" channels and positions together. It has no scale and shift of its own.
+
+    Examples:
+        >>> from ntkscope.infinite import Dense, kernel, serial
+        >>> x = torch.tensor([[3.0, 4.0], [0.0, 9.0]])
+        >>> kernel(serial(Dense(), LayerNorm()), x, kind="nngp").dense()
+        tensor([[1.0000, 0.8000],
+                [0.8000, 1.0000]], dtype=torch.float64)
     """
 
     over: Literal["channels", "all"] = "channels"

@@ -28,7 +28,14 @@ class Pooling(Spatial):
 @final
 @dataclass(frozen=True)
 class AvgPool(Pooling):
-    """Means of windows, without padding: Σ′(P, P′) is the mean of Σ over both windows, so unequal positions are needed."""
+    """Means of windows, without padding: Σ′(P, P′) is the mean of Σ over both windows, so unequal positions are needed.
+
+    Examples:
+        >>> from ntkscope.infinite import Conv, Flatten, kernel, serial
+        >>> net = serial(Conv(3), AvgPool(2), Flatten())
+        >>> kernel(net, torch.ones(1, 1, 4, 4), kind="nngp").dense().item()
+        0.5625
+    """
 
     window: Sides
     stride: Sides | None = None
@@ -68,7 +75,14 @@ class AvgPool(Pooling):
 @final
 @dataclass(frozen=True)
 class GlobalAvgPool(Pooling):
-    """The mean of the image: Σ′ is the mean of Σ(p, p′) over all pairs of positions."""
+    """The mean of the image: Σ′ is the mean of Σ(p, p′) over all pairs of positions.
+
+    Examples:
+        >>> from ntkscope.infinite import Conv, kernel, serial
+        >>> x = torch.tensor([[[1.0, 3.0]]], dtype=torch.float64)
+        >>> kernel(serial(Conv(1), GlobalAvgPool()), x, kind="nngp").dense().item()
+        4.0
+    """
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.spatial:

@@ -125,8 +125,9 @@ def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 class Relu(Kinked):
     """max(x, 0); c_σ = 2.
 
-    >>> Relu().normaliser()
-    2.0
+    Examples:
+        >>> Relu().normaliser()
+        2.0
     """
 
     normalize: bool = False
@@ -140,7 +141,15 @@ class Relu(Kinked):
 @final
 @dataclass(frozen=True)
 class LeakyRelu(Kinked):
-    """max(x, 0) + a min(x, 0)."""
+    """max(x, 0) + a min(x, 0).
+
+    Examples:
+        >>> from ntkscope.infinite import Dense, kernel, serial
+        >>> x = torch.tensor([[1.0], [-1.0]])
+        >>> kernel(serial(Dense(), LeakyRelu(0.5)), x, kind="nngp").dense()
+        tensor([[ 0.6250, -0.5000],
+                [-0.5000,  0.6250]], dtype=torch.float64)
+    """
 
     a: float | int = 0.01
     normalize: bool = False

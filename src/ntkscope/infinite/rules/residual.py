@@ -65,9 +65,10 @@ class Added(BranchModules):
 def Residual(*branch: Layer) -> Sum:
     """x + branch(x).
 
-    >>> from ntkscope.infinite import Dense, Relu
-    >>> len(Residual(Relu(), Dense()).branches)
-    2
+    Examples:
+        >>> from ntkscope.infinite import Dense, Relu
+        >>> len(Residual(Relu(), Dense()).branches)
+        2
     """
     return Sum((Identity(), serial(*branch)))
 

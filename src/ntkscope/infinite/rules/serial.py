@@ -111,9 +111,10 @@ def _inside_branches(layers: list[Layer]) -> Iterator[Layer]:
 def serial(*layers: Layer) -> Serial:
     """Layers one after the other.
 
-    >>> from ntkscope.infinite import Dense, Relu
-    >>> len(serial(Dense(), serial(Relu(), Dense())).layers)
-    3
+    Examples:
+        >>> from ntkscope.infinite import Dense, Relu
+        >>> len(serial(Dense(), serial(Relu(), Dense())).layers)
+        3
     """
     return Serial(layers)
 
