@@ -1,9 +1,9 @@
-# Everything sets itself up: `make demo` and `make test` need Python 3.11 or 3.12 and make, nothing else.
+# Everything sets itself up: `make demo` and `make test` need Python 3.11 to 3.13 and make, nothing else.
 
 VENV := .venv
 BIN  := $(VENV)/bin
-SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
-PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13; do \
 	$$python -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$python && break; done)
 PIP   := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 3
@@ -19,7 +19,7 @@ endif
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test guard lint nightly bench docs clean
+.PHONY: help install install-test demo test guard lint nightly bench docs wheel sbom release matrix clean
 
 help:
 	@echo "make demo     X-ray a small CNN trained on scikit-learn's digits: summary and page (in runs/)"
@@ -28,6 +28,8 @@ help:
 	@echo "make nightly  the tests that take minutes"
 	@echo "make bench    the benchmarks"
 	@echo "make docs     run the examples of the docs, build the site (in build/site) and check its links"
+	@echo "make release  wheel and sdist, tried without this repository, and their SBOM (in dist/)"
+	@echo "make matrix   the wheel under every Python and PyTorch that can be had here"
 	@echo "make install  only make the environment, in $(VENV)"
 	@echo "make clean    remove the environment and all caches"
 
@@ -35,9 +37,9 @@ install: $(VENV)/installed
 install-test: $(VENV)/installed-test
 
 $(BIN)/python:
-	@[ -n "$(PYTHON)" ] || { echo "ntkscope needs Python 3.11 or 3.12, and python3, python3.12 and python3.11 are" \
+	@[ -n "$(PYTHON)" ] || { echo "ntkscope needs Python 3.11, 3.12 or 3.13, and python3 and python3.11 to python3.13 are" \
 		"none of them; install one, or say where it is: make PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@$(PYTHON) -c '$(SUPPORTED)' || { echo "$(PYTHON) is not Python 3.11 or 3.12, which ntkscope needs;" \
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13, which ntkscope needs;" \
 		"say where one is: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
@@ -91,6 +93,30 @@ docs: $(VENV)/installed-test
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --quiet
 	$(BIN)/python -m tools.site.checks build/site
 
+# What is distributed is built of nothing but what lies here now: a stale build/lib would be packed too.
+wheel: $(VENV)/installed
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/python -c "from setuptools import build_meta as made; made.build_sdist('dist'); made.build_wheel('dist')" >/dev/null
+	@ls -l dist
+
+# Made of the environment in which the wheel is tried, so it names what `pip install` brings and nothing else.
+release: wheel
+	$(BIN)/python tools/release.py
+	$(MAKE) --no-print-directory sbom
+
+sbom: $(VENV)/sbom
+	@ls dist/*.whl >/dev/null 2>&1 || $(MAKE) --no-print-directory wheel
+	[ -x dist/.venv/bin/python ] || $(BIN)/python tools/release.py --install-only
+	$(VENV)/sbom/bin/cyclonedx-py environment dist/.venv/bin/python --output-reproducible --output-format JSON \
+		--pyproject pyproject.toml -o dist/ntkscope.cdx.json
+
+$(VENV)/sbom: | $(BIN)/python
+	$(BIN)/python -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+
+matrix: wheel
+	$(BIN)/python tools/matrix.py
+
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

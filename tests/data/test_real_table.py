@@ -127,7 +127,7 @@ def test_other_refusals(tmp_path: Path) -> None:
 def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match=r"pip install 'ntkscope\[arrow\]'"):
+    with pytest.raises(UsageError, match=r'pip install "ntkscope\[arrow\]"'):
         load(tmp_path)
 
 

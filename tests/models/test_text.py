@@ -111,7 +111,7 @@ def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         text("bert-base-uncased")
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    with pytest.raises(UsageError, match=r"pip install 'ntkscope\[text\]'"):
+    with pytest.raises(UsageError, match=r'pip install "ntkscope\[text\]"'):
         text(tmp_path)
 
 

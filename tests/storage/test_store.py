@@ -322,7 +322,7 @@ class TestRefusals:
 
     def test_a_missing_package_says_how_to_install_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "zarr", None)
-        with pytest.raises(StoreError, match=r"pip install 'ntkscope\[store\]'"):
+        with pytest.raises(StoreError, match=r'pip install "ntkscope\[store\]"'):
             KernelStore.prepare(tmp_path / "k", symmetric())
 
 

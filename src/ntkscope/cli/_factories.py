@@ -224,7 +224,7 @@ def tokenizer_of(name: str | None) -> Any:
     try:
         transformers = importlib.import_module("transformers")
     except ModuleNotFoundError as error:
-        raise UsageError("--tokenizer needs the package transformers; run: pip install 'ntkscope[text]'") from error
+        raise UsageError('--tokenizer needs the package transformers; run: pip install "ntkscope[text]"') from error
     try:
         return transformers.AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a folder that is damaged, or asks for code of its own, fails in many ways

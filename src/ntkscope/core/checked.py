@@ -156,9 +156,7 @@ def _new_words(options: dict[str, Any], words: Mapping[str, str]) -> dict[str, A
         new = words[old]
         if new in options:
             raise UsageError(f"got {old}= and {new}=, the old and the new name of one argument; expected {new}= alone")
-        warnings.warn(
-            f"{old}= is now {new}=; the old name goes with the next release", DeprecationWarning, stacklevel=3
-        )
+        warnings.warn(f"{old}= is now {new}=; the old name goes with version 0.3", DeprecationWarning, stacklevel=3)
         options[new] = options.pop(old)
     return options
 

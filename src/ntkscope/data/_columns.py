@@ -117,7 +117,7 @@ def _arrow_columns(path: Path) -> Columns:
         parquet: Any = import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{path} needs the package pyarrow; run: pip install 'ntkscope[arrow]', or write it as .csv"
+            f'{path} needs the package pyarrow; run: pip install "ntkscope[arrow]", or write it as .csv'
         ) from error
     if tuple(map(int, re.findall(r"\d+", pyarrow.__version__)[:3])) < SAFE:
         raise UsageError(

@@ -117,7 +117,7 @@ def _open_encoder(folder: Path, pretrained: bool, attention: str) -> nn.Module:
     except ModuleNotFoundError as error:
         raise UsageError(
             "an encoder given as a folder needs the package transformers, which is not installed;"
-            " run: pip install 'ntkscope[text]'"
+            ' run: pip install "ntkscope[text]"'
         ) from error
     check_config(folder, pretrained)
     try:

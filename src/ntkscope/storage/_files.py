@@ -36,7 +36,7 @@ def optional(name: str, extra: str = "store") -> Any:
     except ImportError as error:
         raise StoreError(
             f"kernels on disk need the package {name.split('.')[0]!r}, which is not installed ({error});"
-            f" pip install 'ntkscope[{extra}]'"
+            f' pip install "ntkscope[{extra}]"'
         ) from error
 
 

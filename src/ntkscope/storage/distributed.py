@@ -284,7 +284,7 @@ class _Filling:
                 said = "; ".join(f"{n} is {theirs[n] or 'not installed'} there and {mine[n]} here" for n in mine)
                 raise DistributedError(
                     f"worker {worker} cannot compute the same bits: {said}. Install the same versions for all workers"
-                    f" (pip install 'ntkscope[distributed]'); {self._safe()}"
+                    f' (pip install "ntkscope[distributed]"); {self._safe()}'
                 )
         return len(workers)
 

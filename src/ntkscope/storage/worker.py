@@ -34,7 +34,7 @@ def distributed_package() -> Any:
         return optional("distributed", "distributed")
     except NtkscopeError as error:
         raise DistributedError(
-            "executor= needs the packages dask and distributed; pip install 'ntkscope[distributed]'"
+            'executor= needs the packages dask and distributed; pip install "ntkscope[distributed]"'
         ) from error
 
 

@@ -52,7 +52,7 @@ def lightning_callback(tracker: Driven) -> Any:
 
 def hugging_face_callback(tracker: Driven) -> Any:
     """A `transformers.TrainerCallback` that drives `tracker`."""
-    base: Any = _first_of(("transformers",), "transformers accelerate").TrainerCallback
+    base: Any = _first_of(("transformers",), "trainer").TrainerCallback
 
     class TrackerCallback(base):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -88,12 +88,13 @@ def _report(tracker: Driven, loss: Any, step: int) -> None:
         tracker.abandon(error)
 
 
-def _first_of(modules: tuple[str, ...], packages: str) -> Any:
+def _first_of(modules: tuple[str, ...], extra: str) -> Any:
     for name in modules:
         try:
             return import_module(name)
         except ImportError:
             continue
     raise UsageError(
-        f"got a call for a callback, but none of {', '.join(modules)} can be imported; install it: pip install {packages}"
+        f"got a call for a callback, but none of {', '.join(modules)} can be imported; run:"
+        f' pip install "ntkscope[{extra}]"'
     )

@@ -55,7 +55,7 @@ def add_adapters(model: nn.Module, names: list[str], *, rank: int, alpha: float)
         peft = importlib.import_module("peft")
     except ModuleNotFoundError as error:
         raise UsageError(
-            "low-rank adapters need the package peft, which is not installed; run: pip install 'ntkscope[lora]'"
+            'low-rank adapters need the package peft, which is not installed; run: pip install "ntkscope[lora]"'
         ) from error
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=names, lora_dropout=0.0, bias="none")
     return peft.LoraModel(model, config, "default")

@@ -1,0 +1,122 @@
+"""Try the wheel of dist/ under every supported Python and PyTorch that can be had here:
+
+python tools/matrix.py [--index URL] [TESTS ...]
+
+For each pair an environment of its own, in which a fast part of the tests runs against the installed wheel, not the sources. A
+Python that is not on this machine, and a PyTorch of which the registry has no build for a CPU (one that brings no CUDA
+packages), is "not found here"; `--index` names another registry to look in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ("3.11", "3.12", "3.13")
+OLDEST = (2, 11)  # PyTorch, as pyproject.toml says
+TESTS = (
+    "tests/kernels/test_trace.py",
+    "tests/kernels/test_conjugate.py",
+    "tests/measures/test_alignment.py",
+    "tests/test_cli.py",
+)
+NEEDED = ("pytest", "hypothesis", "beartype")
+ABSENT = "not found here"
+
+
+def interpreter(version: str) -> str | None:
+    """The executable of a Python that runs, None if there is none."""
+    name = f"python{version}"
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        path = os.path.join(folder, name)
+        tried = [path, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2], sep='.')"]
+        if os.access(path, os.X_OK):
+            done = subprocess.run(tried, capture_output=True, text=True, check=False)
+            if done.stdout.strip() == version:
+                return path
+    return None
+
+
+def pip(python: str | Path, *words: str, index: str | None = None) -> subprocess.CompletedProcess[str]:
+    where = ["--index-url", index] if index else []
+    command = [str(python), "-m", "pip", *words, "--disable-pip-version-check", *where]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def releases(python: str, index: str | None) -> list[str]:
+    """The newest patch of every minor release of PyTorch from OLDEST on."""
+    said = pip(python, "index", "versions", "torch", index=index).stdout
+    versions = re.findall(r"\d+\.\d+\.\d+", said.partition("Available versions:")[2].partition("\n")[0])
+    newest: dict[tuple[int, ...], str] = {}
+    for version in versions:  # newest first
+        minor = tuple(map(int, version.split(".")[:2]))
+        if minor >= OLDEST:
+            newest.setdefault(minor, version)
+    return [newest[minor] for minor in sorted(newest)]
+
+
+def for_cpu(python: str | Path, version: str, index: str | None) -> bool:
+    """Whether this PyTorch can be had without CUDA packages."""
+    words = ("install", "--dry-run", "--quiet", "--ignore-installed", "--report", "-", f"torch=={version}")
+    done = pip(python, *words, index=index)
+    if done.returncode:
+        return False
+    names = [item["metadata"]["name"] for item in json.loads(done.stdout)["install"]]
+    return not any(name.startswith(("nvidia", "cuda", "triton")) for name in names)
+
+
+def tried(python: str, version: str, wheel: Path, tests: list[str], index: str | None, folder: Path) -> str:
+    """What the tests say of one pair, in few words."""
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    own = folder / "bin" / "python"
+    pip(own, "install", "--quiet", "--upgrade", "pip")
+    if not for_cpu(own, version, index):
+        return ABSENT
+    installed = pip(own, "install", "--quiet", f"torch=={version}", index=index)
+    installed = (
+        installed if installed.returncode else pip(own, "install", "--quiet", str(wheel), f"torch=={version}", *NEEDED)
+    )
+    if installed.returncode:
+        return f"does not install: {installed.stderr.strip().splitlines()[-1]}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [str(own), "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=tests", *tests]
+    done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, check=False)
+    where = [str(own), "-P", "-c", "import ntkscope; print(ntkscope.__file__)"]
+    place = subprocess.run(where, cwd=ROOT, env=clean, capture_output=True, text=True, check=True).stdout
+    assert str(folder) in place, place
+    lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines()
+    return lines[-1].strip("= ")
+
+
+def rows(tests: list[str], index: str | None) -> Iterator[tuple[str, str, str]]:
+    """Python, PyTorch and what came of it, pair by pair."""
+    (wheel,) = (ROOT / "dist").glob("ntkscope-*.whl")
+    found = {version: interpreter(version) for version in PYTHONS}
+    torches = releases(next(filter(None, found.values()), sys.executable), index)
+    for version, python in found.items():
+        for torch in torches:
+            with tempfile.TemporaryDirectory() as name:
+                where = Path(name) / "venv"
+                yield version, torch, ABSENT if python is None else tried(python, torch, wheel, tests, index, where)
+
+
+def main(words: list[str]) -> int:
+    index = words.pop(words.index("--index") + 1) if "--index" in words else None
+    tests = [word for word in words if word != "--index"] or list(TESTS)
+    print("| Python | PyTorch | tests |\n| --- | --- | --- |", flush=True)
+    failed = 0
+    for python, torch, said in rows(tests, index):
+        print(f"| {python} | {torch} | {said} |", flush=True)
+        failed += said != ABSENT and (" passed" not in said or "failed" in said)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
