@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch import nn
 
@@ -110,8 +112,8 @@ def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             imported(wrong, "model")
     with pytest.raises(UsageError, match="expected a Split"):
         data_of("json:JSONDecoder", {}, None, 0)
-    with pytest.raises(UsageError, match=r"called with nope, failed at .* with TypeError"):
-        model_of("json:JSONDecoder", {"nope": 3})
+    with pytest.raises(UsageError, match=r"called with s, failed at .* with TypeError"):
+        model_of("json:loads", {"s": 3})
     (tmp_path / "wrong_syntax.py").write_text("def f(:\n")
     with pytest.raises(UsageError, match=r"importing wrong_syntax failed at .* with SyntaxError"):
         imported("wrong_syntax:f", "model")
@@ -135,7 +137,8 @@ def test_data_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
     printed = capsys.readouterr().out
     assert "16 training and 4 test items (CLASS/, of which 20 % were drawn as test items (seed 0))" in printed
     assert "classes (training and test items): 0 = class 0 (10), 1 = class 1 (10)" in printed
-    assert f"images of {channels} x 4 x 4 ({'grey' if channels == 1 else 'RGB'}), pixels in [0, 1] less" in printed
+    grey, colour = "(grey), pixels in [0, 1]; if", "(RGB), pixels in [0, 1] minus 0.485, 0.456, 0.406, divided by 0.229"
+    assert f"images of {channels} x 4 x 4 {grey if channels == 1 else colour}" in printed
     assert data_of("texts.csv", {"test_fraction": 0.5}, None, 0)[2] == ("no", "yes")
     assert "input: 'text'; label: 'label'" in capsys.readouterr().out
     train, *_ = data_of(
@@ -183,3 +186,61 @@ def test_a_demo_that_was_stopped_is_gone_on_with(tmp_path: Path) -> None:
     assert demo_folder(1, tmp_path) != folder
     ns.Record.resume(folder).finish()
     assert demo_folder(0, tmp_path) != folder
+
+
+NETS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, width)
+
+    def forward(self, x):
+        return self.layer(x)
+
+net = Net(2)
+"""
+GOOD = ["--model", "mine:Net", "--model-option", "width=2", "--weights", "trained.pt", "--data", "table.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (
+            ["--model", "mine:Net"],
+            "no --data; expected --demo alone, or all of a network of your own: ntkscope xray --model",
+        ),
+        (["--model", "mine", "--data", "table.csv"], "which class makes the network: --model mine:Net"),
+        (["--model", "mine.py", "--data", "table.csv"], "which class makes the network: --model mine:Net"),
+        (["--model", "mine.py:Net", "--data", "table.csv"], "expected its module: --model mine:Net"),
+        (["--model", "mines:Net", "--data", "table.csv"], "did you mean --model mine:Net?"),
+        (["--model", "trained.pt", "--data", "table.csv"], "--model mycnn:Net --weights trained.pt"),
+        (["--model", "mine:net", "--data", "table.csv"], "is a Net already; expected the class or a function"),
+        (["--model", "mine:Net", "--data", "table.csv"], "expected --model-option width=VALUE"),
+        ([*GOOD, "--model-option", "depth=2"], "takes no option depth; its options: width"),
+        ([*GOOD, "--weights", "traned.pt"], "did you mean trained.pt?"),
+        ([*GOOD, "--data", "tables.csv"], "no such file or folder"),
+        ([*GOOD, "--data", "photoz"], "did you mean --data photos?"),
+        ([*GOOD, "--data", "arrays.npz"], "--data mydata:data, a function in mydata.py"),
+        ([*GOOD, "--kernels", "trnt"], "(--kernels trntk,ck)"),
+        ([*GOOD, "--time", "10x"], "such as '90s'"),
+        (GOOD, "--data-option test_fraction=0.5"),
+    ],
+)
+def test_an_error_says_what_to_call_instead(
+    words: list[str], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(NETS)
+    (tmp_path / "photos").mkdir()
+    torch.save({"layer.weight": torch.zeros(2, 4), "layer.bias": torch.zeros(2)}, tmp_path / "trained.pt")
+    (tmp_path / "table.csv").write_text("a,b,c,d,label\n1,2,3,4,0\n5,6,7,8,1\n")
+    np.savez(tmp_path / "arrays.npz", x=np.zeros(3))
+    with pytest.raises(SystemExit) as stopped:
+        main(["xray", *words])
+    assert stopped.value.code == 2
+    assert remedy in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "mine", raising=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import math
 import os
 import sys
@@ -40,8 +41,11 @@ def imported(name: str, what: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        near = difflib.get_close_matches(module_name, [path.stem for path in Path.cwd().glob("*.py")], n=1, cutoff=0.75)
+        hint = f"; did you mean --{what} {near[0]}:{attribute}?" if near and error.name == module_name else ""
         raise UsageError(
-            f"--{what} {name!r}: no module {error.name!r} in {here} or among the installed ones; start from its folder"
+            f"--{what} {name!r}: no module {error.name!r} in {here} or among the installed ones; start in the folder that holds"
+            f" it{hint}"
         ) from error
     except Exception as error:
         raise _theirs(f"--{what} {name!r}: importing {module_name}", error) from error
@@ -59,6 +63,7 @@ def imported(name: str, what: str) -> Callable[..., Any]:
 def _made(name: str, what: str, given: dict[str, Any]) -> Any:
     """What the factory makes; its own error is said with its place."""
     factory = imported(name, what)
+    _check_call(factory, name, what, given)
     try:
         return factory(**given)
     except ns.NtkscopeError:
@@ -66,6 +71,28 @@ def _made(name: str, what: str, given: dict[str, Any]) -> Any:
     except Exception as error:
         called = f"called with {', '.join(given)}" if given else "called without options"
         raise _theirs(f"--{what} {name!r}, {called},", error) from error
+
+
+def _check_call(factory: Any, name: str, what: str, given: dict[str, Any]) -> None:
+    """Refuse what cannot make anything, and options that are missing or not taken, with those that would be right."""
+    if not callable(factory) or isinstance(factory, nn.Module):
+        raise UsageError(
+            f"--{what} {name!r} is a {type(factory).__name__} already; expected the class or a function that makes it"
+        )
+    try:
+        taken = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # of some classes written in C
+        return
+    named = [each for each in taken if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    missing = [each.name for each in named if each.default is each.empty and each.name not in given]
+    if missing:
+        told = " ".join(f"--{what}-option {each}=VALUE" for each in missing)
+        remedy = told if what in ("model", "data") else "a function without arguments that calls it"
+        raise UsageError(f"--{what} {name!r} cannot be called without {', '.join(missing)}; expected {remedy}")
+    unknown = sorted(set(given) - {each.name for each in named})
+    if unknown and not any(each.kind is each.VAR_KEYWORD for each in taken):
+        known = ", ".join(each.name for each in named) or "(none)"
+        raise UsageError(f"--{what} {name!r} takes no option {', '.join(unknown)}; its options: {known}")
 
 
 def _theirs(what: str, error: Exception) -> UsageError:
@@ -102,7 +129,27 @@ def setting(text: str) -> tuple[str, Any]:
 
 def model_of(name: str, given: dict[str, Any]) -> Any:
     """A built-in architecture by its name, or whatever a factory makes."""
-    return _made(name, "model", given) if ":" in name else ns.models.build(name, **given)
+    if ":" in name:
+        return _made(name, "model", given)
+    try:
+        ns.models.MODELS[name]
+    except UnknownName as error:
+        raise UnknownName(f"{error}{_file_for(name)}") from error
+    return ns.models.build(name, **given)
+
+
+def _file_for(name: str) -> str:
+    """What to say instead of the name of a file; nothing if it is not one."""
+    code = Path(f"{name.removesuffix('.py')}.py")
+    if code.is_file():
+        try:
+            made = [node.name for node in ast.parse(code.read_bytes()).body if isinstance(node, ast.ClassDef)]
+        except (SyntaxError, ValueError):
+            made = []
+        return f"; of the file {code}, say which class makes the network: --model {code.stem}:{made[-1] if made else 'Net'}"
+    if os.path.isfile(name):
+        return f"; {name} is a file: if it holds the weights, --model mycnn:Net --weights {name}, where mycnn.py has class Net"
+    return ""
 
 
 def data_of(
@@ -124,7 +171,9 @@ def data_of(
         try:
             ns.data.DATASETS[kind]
         except UnknownName as error:
-            raise UnknownName(f"{error}; nor is there a folder or file of that name in {Path.cwd()}") from error
+            near = difflib.get_close_matches(name, os.listdir(), n=1, cutoff=0.75)
+            hint = f"; did you mean --data {near[0]}?" if near else ""
+            raise UnknownName(f"{error}; nor is there a folder or file of that name in {Path.cwd()}{hint}") from error
         brought = kind in ("image-folder", "table")
         channels = {"channels": channels_of(network)} if brought else {}
         split = ns.data.load(kind, **{"root": root, "seed": seed, **channels, **given})
@@ -160,9 +209,13 @@ def _kind_of(path: Path) -> str:
         return "table"
     if path.is_dir():
         return "image-folder"
+    arrays = (
+        f", such as: def data(): f = numpy.load({str(path)!r}); return (f['x'], f['y']), (f['x_test'], f['y_test'])"
+    )
     raise UsageError(
         f"--data {str(path)!r} is a file that ends in {path.suffix!r}; expected a folder of images, a table"
-        f" ({', '.join(SUFFIXES)}), or package.module:factory"
+        f" ({', '.join(SUFFIXES)}), or --data mydata:data, a function in mydata.py that returns training and test items"
+        f"{arrays if path.suffix == '.npz' else ''}"
     )
 
 
@@ -195,13 +248,25 @@ def _described(name: str, split: ns.Split) -> list[str]:
         y = torch.cat([split.train.y, split.test.y])
         lines.append(f"labels: {'real' if y.is_floating_point() else 'whole'} numbers from {y.min():g} to {y.max():g}")
     if "mean" in split.extras:
-        mean, std = ([round(number, 4) for number in split.extras[key].tolist()] for key in ("mean", "std"))
+        mean, std = (split.extras[key].tolist() for key in ("mean", "std"))
         shape = " x ".join(map(str, split.train.x.shape[1:])) + (" (grey)" if split.train.x.shape[1] == 1 else " (RGB)")
         lines.append(
-            f"images of {shape}, pixels in [0, 1] less {mean}, divided by {std};"
-            " if the network was trained with others: --data-option normalise=…"
+            f"images of {shape}, pixels in [0, 1]{_normalised(mean, std)}; if the network was trained with others:"
+            ' --data-option normalise=unit, or --data-option "normalise=(0.13, 0.31)" for a mean and a standard deviation'
         )
     return lines
+
+
+def _normalised(mean: Sequence[float], std: Sequence[float]) -> str:
+    """How pixels between 0 and 1 were changed.
+
+    >>> _normalised([0.0], [1.0]), _normalised([0.485, 0.456], [0.229, 0.224])
+    ('', ' minus 0.485, 0.456, divided by 0.229, 0.224')
+    """
+    if not any(mean) and all(each == 1.0 for each in std):
+        return ""
+    shown = [", ".join(f"{each:.4g}" for each in values) for values in (mean, std)]
+    return f" minus {shown[0]}, divided by {shown[1]}"
 
 
 def _listed(names: str | Sequence[str], most: int = 12) -> str:

@@ -71,6 +71,8 @@ def xray(
     from ntkscope.cli.demo import demo_folder, demo_xray
     from ntkscope.core import UsageError
     from ntkscope.core.files.printable import printable
+    from ntkscope.xray.budget import as_budget
+    from ntkscope.xray.plan import check_choice
     from ntkscope.xray.settings import Settings
 
     checked = certified(certify)
@@ -94,17 +96,24 @@ def xray(
         show(record)
         return
     if model is None or data is None:
-        raise UsageError("--model and --data are needed (or --demo alone); see ntkscope xray --help")
+        lacking = " and no ".join(["--model"] * (model is None) + ["--data"] * (data is None))
+        raise UsageError(
+            f"no {lacking}; expected --demo alone, or all of a network of your own:"
+            " ntkscope xray --model mycnn:Net --weights trained.pt --data photos/ (class Net in mycnn.py, images in"
+            " photos/train/CLASS/ and photos/test/CLASS/)"
+        )
     if weights is None and model in ns.models.MODELS and not untrained:
         raise UsageError(
             f"--model {model} came without --weights, so its weights are random; expected --weights with those of its training,"
             " or --untrained to X-ray it as it is"
         )
+    budget = as_budget(_budget(time, memory))
+    check_choice(chosen, max_train, max_test)
     about = subject_of(model, weights, data, model_option, data_option, data_root, tokenizer, seed)
     root = None if data_root is None else str(data_root)
     settings = Settings(
         initial=initial_weights,
-        budget=_budget(time, memory),
+        budget=budget,
         device=device,
         seed=seed,
         classes=about.classes or None,

@@ -98,7 +98,9 @@ def table(
     )
     if not all(map(len, chosen)):
         raise DataCorrupt(
-            f"{place} has {len(chosen[0])} training and {len(chosen[1])} test items; expected some of both"
+            f"{place} has {len(chosen[0])} training and {len(chosen[1])} test items; expected some of both:"
+            " more rows of each class, a larger test_fraction (--data-option test_fraction=0.5), or a folder with train.csv and"
+            " test.csv"
         )
     if len(kinds := {(type(x).__name__, () if isinstance(x, _Picture) else np.shape(x)) for x in both.x}) > 1:
         raise DataCorrupt(

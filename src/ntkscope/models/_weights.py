@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import pickle
 from collections.abc import Iterable, Mapping
@@ -93,7 +94,10 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
     """The tensors in a weights file by name, on the CPU; a file that would run code is refused before it can."""
     path = Path(path)
     if not os.path.isfile(path):
-        raise DataNotFound(f"no weights at {path}; expected a file ending in .safetensors, {', '.join(PICKLED)}")
+        beside = os.listdir(path.parent) if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise DataNotFound(f"no weights at {path}; expected a file ending in .safetensors, {', '.join(PICKLED)}{hint}")
     if path.suffix == ".safetensors":
         check_safetensors(path)
         try:

@@ -61,7 +61,8 @@ def tried(model: nn.Module, items: Items, what: str, device: torch.device | None
         shapes = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in few.tensors)
         raise UsageError(
             f"the model could not be run on inputs of {what} of shape {shapes} ({type(error).__name__}: {error}); expected"
-            " inputs as the model was trained with"
+            " inputs as the model was trained with: prepare them so (on the command line --data mydata:data, a function in"
+            " mydata.py that returns training and test items)"
         ) from error
 
 

@@ -74,7 +74,10 @@ def check_choice(kernels: Sequence[str] | None, max_train: int | None, max_test:
     known = KERNELS.per_input()
     unknown = [name for name in kernels if name not in known]
     if unknown:
-        raise UsageError(f"got the kernels {', '.join(map(str, kernels))}; an X-ray knows {', '.join(known)}")
+        raise UsageError(
+            f"got the kernels {', '.join(map(str, kernels))}; an X-ray knows {', '.join(known)}: expected some"
+            " of them, such as kernels=['trntk', 'ck'] (--kernels trntk,ck)"
+        )
     return tuple(dict.fromkeys(KERNELS.computed_as(name) for name in (MAIN, *kernels)))
 
 
