@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import Part
+from ntkscope.measures import MEASURES
 
+# All rooms before pytest imports their files one by one, and leaves the file `infinite.sphere` where its function was.
 for _name in ns.__all__:
-    getattr(
-        ns, _name
-    )  # rooms before pytest imports their files one by one and puts `infinite.sphere` the file in the function's place
+    getattr(ns, _name)
 
 
 @cache
@@ -41,3 +41,5 @@ def namespace(folder: str) -> dict[str, Any]:
 def shared_names(doctest_namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in namespace(str(tmp_path / "out")).items():
         monkeypatch.setitem(doctest_namespace, name, value)
+    for entries in ("_entries", "_spelling"):  # what an example registers is gone after it
+        monkeypatch.setattr(MEASURES, entries, dict(getattr(MEASURES, entries)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ from typing import Any
 
 import pytest
 
-ROOMS = [import_module(f"ntkscope.{room}") for room in ("core", "explain", "infinite")]
+import ntkscope
+
+ROOMS = [import_module(f"ntkscope.{room.name}") for room in pkgutil.iter_modules(ntkscope.__path__) if room.ispkg]
+ROOMS = [room for room in ROOMS if hasattr(room, "__all__")]
 HEADER = re.compile(r"^ *Examples:\n *>>> ", re.MULTILINE)  # what the reference pages show as examples
 
 
@@ -29,8 +33,10 @@ def public(room: ModuleType) -> Iterator[tuple[str, Any]]:
     for name in room.__all__:
         entry = getattr(room, name)
         if inspect.ismodule(entry):
-            functions = inspect.getmembers(entry, inspect.isfunction)
-            yield from ((key, f) for key, f in functions if key[0] != "_" and f.__module__ == entry.__name__)
+            exported = getattr(entry, "__all__", None)
+            for key, function in inspect.getmembers(entry, inspect.isfunction):
+                if key in exported if exported else key[0] != "_" and function.__module__ == entry.__name__:
+                    yield key, function
         elif (inspect.isclass(entry) or inspect.isroutine(entry)) and entry.__module__.startswith("ntkscope"):
             yield name, entry
 

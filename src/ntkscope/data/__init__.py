@@ -36,8 +36,9 @@ import_parts(__name__, __path__)
 def options_of(name: str) -> dict[str, Any]:
     """The options of data set `name` with their defaults, beyond `root` and `seed`.
 
-    >>> sorted(options_of("digits"))
-    ['dtype', 'test_fraction']
+    Examples:
+        >>> sorted(options_of("digits"))
+        ['dtype', 'test_fraction']
     """
     parameters = inspect.signature(DATASETS[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("root", "seed")}
@@ -49,10 +50,11 @@ def load(name: str, *given: Any, root: str | os.PathLike[str] | None = None, see
     `root` is where real data lie (default: $NTKSCOPE_DATA); computed data sets ignore it. The split's `options` hold
     the seed and every option, defaults included, so a record can say how the data were made.
 
-    >>> load("digits", sede=1)
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.UsageError: data set 'digits' has no option 'sede'; its options: dtype, test_fraction
+    Examples:
+        >>> load("digits", sede=1)
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.UsageError: data set 'digits' has no option 'sede'; its options: dtype, test_fraction
     """
     loader, defaults = DATASETS[name], options_of(name)
     if given:

@@ -175,6 +175,12 @@ def extend(
 
     Only the new inputs are run and projected, by the projection of the store. Another model than the one the store was made
     with is refused, and so is a version of ntkscope that draws projections in another way.
+
+    Examples:
+        >>> K = ns.kernel("proj-trntk", model, x, dim=64, store=folder)
+        >>> new = extend(folder, model, x[:3])
+        >>> new.shape, bool(torch.allclose(new.dense(), K[:3].dense()))
+        ((3, 12), True)
     """
     store = FeatureStore.open(url)
     recipe = _recipe(store)

@@ -33,14 +33,15 @@ class Tangent:
     `sample`: inputs to probe the model with now; left out, the first call does it with its own. Weights may change in place
     between calls. Another mode, other modules or another graph are noticed, and the model is probed again.
 
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> tangent = Tangent(model)
-    >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    >>> tangent.kernel("trntk0", x).dense()
-    tensor([[1., 1.],
-            [1., 2.]])
-    >>> tangent.features(x)["weight"].shape
-    torch.Size([2, 1, 1, 2])
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> tangent = Tangent(model)
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+        >>> tangent.kernel("trntk0", x).dense()
+        tensor([[1., 1.],
+                [1., 2.]])
+        >>> tangent.features(x)["weight"].shape
+        torch.Size([2, 1, 1, 2])
     """
 
     def __init__(
@@ -191,11 +192,12 @@ def kernel(
 
     To compute several kernels of one model, keep a `Tangent`: it probes the model once.
 
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    >>> kernel("trntk0", model, x).dense()
-    tensor([[1., 1.],
-            [1., 2.]])
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+        >>> kernel("trntk0", model, x).dense()
+        tensor([[1., 1.],
+                [1., 2.]])
     """
     KERNELS[name]  # an unknown name is refused before anything is looked at
     tangent = Tangent(model, outputs=outputs, params=params, dtype=dtype, device=device, memory=memory, certify=certify)

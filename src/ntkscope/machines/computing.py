@@ -79,9 +79,10 @@ def kernel_pairs(
 
     A kernel and the kernel of its cosines are computed once, with the options of the first of them.
 
-    >>> x = torch.eye(3)
-    >>> [pair.name for pair in kernel_pairs({"trntk": {}, "ck": {}, "trntk0": {}}, nn.Linear(3, 2), x, x[:1])]
-    ['trntk', 'trntk0', 'ck']
+    Examples:
+        >>> x = torch.eye(3)
+        >>> [pair.name for pair in kernel_pairs({"trntk": {}, "ck": {}, "trntk0": {}}, nn.Linear(3, 2), x, x[:1])]
+        ['trntk', 'trntk0', 'ck']
     """
     for computed in dict.fromkeys(KERNELS.computed_as(name) for name in how):
         views = [name for name in how if KERNELS.computed_as(name) == computed]
@@ -98,7 +99,12 @@ def kernel_pairs(
 
 
 def joined(first: Inputs, second: Inputs) -> Inputs:
-    """The inputs of both, one after the other."""
+    """The inputs of both, one after the other.
+
+    Examples:
+        >>> joined({"a": x[:2]}, {"a": x[2:]})["a"].equal(x)
+        True
+    """
     return join([first, second])
 
 

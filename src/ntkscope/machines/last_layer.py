@@ -69,10 +69,11 @@ def retrain_last_layer(model: nn.Module, part: Part | tuple[Any, Tensor], **opti
     nothing to gain the readout stays, with a warning. Features are computed block by block in `dtype=torch.float64` on
     `device=`. Qadeer et al., in the PNNL report (2023), equations 17, 18 and 28, section 3.
 
-    >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)).double()
-    >>> part = Part(torch.tensor([[0.0], [1.0], [2.0]]).double(), torch.tensor([1.0, 3.0, 5.0]).double())
-    >>> retrain_last_layer(model, part)(part.x).flatten().round(decimals=6).tolist()
-    [1.0, 3.0, 5.0]
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)).double()
+        >>> part = Part(torch.tensor([[0.0], [1.0], [2.0]]).double(), torch.tensor([1.0, 3.0, 5.0]).double())
+        >>> retrain_last_layer(model, part)(part.x).flatten().round(decimals=6).tolist()
+        [1.0, 3.0, 5.0]
     """
     return solve_last_layer(model, part, **options).model
 
@@ -90,7 +91,13 @@ def solve_last_layer(
     device: torch.device | str | None = None,
     progress: bool = False,
 ) -> LastLayer:
-    """`retrain_last_layer`, with what it found."""
+    """`retrain_last_layer`, with what it found.
+
+    Examples:
+        >>> found = solve_last_layer(model, (x, nn.functional.one_hot(y).float()))
+        >>> found.parameters, found.loss_after < found.loss_before
+        (('readout.weight', 'readout.bias'), True)
+    """
     part = Part(*part) if isinstance(part, tuple) and len(part) == 2 else part
     batch = _checked(model, part, device)
     with quiet(place(model, device), model):

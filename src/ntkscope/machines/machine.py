@@ -41,6 +41,11 @@ class KernelMachine:
     inputs. Labels say which *labels* carry a prediction, the network's outputs which training *inputs* carry its function.
     Of a regression: its real "targets", or the network's own "outputs" for them.
     `alpha` is the strength of the ridge; `edge` says "smallest" or "largest" if that is an end of the strengths tried.
+
+    Examples:
+        >>> machine = KernelMachine("ck", np.array([[1.0, -1.0]]), np.array([0.5]), seconds=0.0, converged=True, iterations=1)
+        >>> machine.logits(ns.linalg.as_gram(np.array([[2.0, 1.0]])))
+        array([[1.5]])
     """
 
     name: str
@@ -85,16 +90,17 @@ def fit_machine(
     `classes`: how many classes the network has; one without a training input gets a logit of -50 for every input where labels
     are fitted. By default the classes are those in `y`. A fit that stops early says so in `converged`, not in a warning.
 
-    >>> import torch
-    >>> from ntkscope.linalg import DenseGram
-    >>> pair = KernelPair("linear", DenseGram(torch.eye(2), symmetric=True), DenseGram(torch.eye(2)))
-    >>> machine = fit_machine(pair, np.array([0, 2]), classes=3, alpha=1e-3)
-    >>> machine.logits(pair.test).argmax(1).tolist()
-    [0, 2]
-    >>> network = np.array([[5.0, 1.0, 0.0], [0.0, 4.0, 2.0]])
-    >>> distilled = fit_machine(pair, None, "ridge", target="logits", network=network, alpha=0.0)
-    >>> distilled.logits(pair.test).tolist()
-    [[3.0, -1.0, -2.0], [-2.0, 2.0, 0.0]]
+    Examples:
+        >>> import torch
+        >>> from ntkscope.linalg import DenseGram
+        >>> pair = KernelPair("linear", DenseGram(torch.eye(2), symmetric=True), DenseGram(torch.eye(2)))
+        >>> machine = fit_machine(pair, np.array([0, 2]), classes=3, alpha=1e-3)
+        >>> machine.logits(pair.test).argmax(1).tolist()
+        [0, 2]
+        >>> network = np.array([[5.0, 1.0, 0.0], [0.0, 4.0, 2.0]])
+        >>> distilled = fit_machine(pair, None, "ridge", target="logits", network=network, alpha=0.0)
+        >>> distilled.logits(pair.test).tolist()
+        [[3.0, -1.0, -2.0], [-2.0, 2.0, 0.0]]
     """
     estimator: Any = SURROGATES[TARGETS[target] if surrogate is None else surrogate](**options)
     with warnings.catch_warnings():

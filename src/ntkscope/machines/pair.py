@@ -19,9 +19,10 @@ class KernelPair:
 
     `scale` is the number both were divided by.
 
-    >>> pair = KernelPair("linear", DenseGram(torch.eye(2) * 4, symmetric=True), DenseGram(torch.tensor([[2.0, 0.0]])))
-    >>> pair.scaled().test.dense().tolist(), pair.scaled().scale, pair.nbytes
-    ([[0.5, 0.0]], 4.0, 24)
+    Examples:
+        >>> pair = KernelPair("linear", DenseGram(torch.eye(2) * 4, symmetric=True), DenseGram(torch.tensor([[2.0, 0.0]])))
+        >>> pair.scaled().test.dense().tolist(), pair.scaled().scale, pair.nbytes
+        ([[0.5, 0.0]], 4.0, 24)
     """
 
     name: str

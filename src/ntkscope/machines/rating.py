@@ -25,7 +25,14 @@ class Rating:
 
 
 def rate(logits: Any, network: Any, y: Any, *, bootstrap: int = 1000, seed: int = 0) -> Rating:
-    """`logits` of a surrogate beside the network's, for inputs with the labels `y`."""
+    """`logits` of a surrogate beside the network's, for inputs with the labels `y`.
+
+    Examples:
+        >>> network, surrogate = np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 0.0], [1.0, 0.0]])
+        >>> figures = rate(surrogate, network, [0, 1], bootstrap=50).figures
+        >>> figures.agreement, figures.network_accuracy, figures.surrogate_accuracy
+        (0.5, 1.0, 0.5)
+    """
     known = [figure.name.replace("_", "-") for figure in fields(Faithfulness)]
     arrays = {"two logits": (logits, network), "two logits and labels": (logits, network, y)}
     figures = faithfulness(logits, network, y, bootstrap=bootstrap, seed=seed)

@@ -36,9 +36,10 @@ def compare(before: Any, after: Any) -> SpectrumChange:
 
     Each is a list of values, a matrix (its singular values count) or a Gram (its eigenvalues). O(n log n) from values.
 
-    >>> change = compare([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 8.0])
-    >>> change.ks, change.wasserstein, change.top_shift
-    (0.25, 1.0, 1.0)
+    Examples:
+        >>> change = compare([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 8.0])
+        >>> change.ks, change.wasserstein, change.top_shift
+        (0.25, 1.0, 1.0)
     """
     one, two = spectrum(before, "the spectrum before"), spectrum(after, "the spectrum after")
     everywhere = np.sort(np.concatenate([one, two]))
@@ -55,7 +56,12 @@ def compare(before: Any, after: Any) -> SpectrumChange:
 
 
 def spectrum(values: Any, name: str) -> Spectrum:
-    """Values descending, in float64: as given, singular values of a matrix, eigenvalues of a Gram."""
+    """Values descending, in float64: as given, singular values of a matrix, eigenvalues of a Gram.
+
+    Examples:
+        >>> spectrum(np.diag([1.0, 3.0, 2.0]), "K")
+        array([3., 2., 1.])
+    """
     if isinstance(values, Gram):
         array = values.eigvalsh().detach().cpu().double().numpy()
     else:

@@ -26,11 +26,12 @@ def kernel_target_alignment(K: Kernel, y: Any, *, centred: bool = False) -> floa
     centres the features behind both sides (`K ↦ H K H`, `H = 1 - 11ᵀ/n`), so that a constant added to the kernel does
     not count. Cristianini et al. (2001); centred: Cortes, Mohri & Rostamizadeh (2012), definition 4.
 
-    >>> y = torch.tensor([1.0, -1.0])
-    >>> kernel_target_alignment(torch.outer(y, y), y)
-    1.0
-    >>> round(kernel_target_alignment(torch.eye(2), torch.tensor([0, 1])), 6)
-    1.0
+    Examples:
+        >>> y = torch.tensor([1.0, -1.0])
+        >>> kernel_target_alignment(torch.outer(y, y), y)
+        1.0
+        >>> round(kernel_target_alignment(torch.eye(2), torch.tensor([0, 1])), 6)
+        1.0
     """
     gram = square(K)
     Y = torch.from_numpy(_targets(y, gram.shape[0]))
@@ -53,9 +54,10 @@ def centred_alignment(K1: Kernel, K2: Kernel) -> float:
 
     Cortes, Mohri & Rostamizadeh (2012); Kornblith et al. (2019), equation 3, name it CKA.
 
-    >>> K = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
-    >>> round(centred_alignment(K, 5 * K + 7), 12)
-    1.0
+    Examples:
+        >>> K = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+        >>> round(centred_alignment(K, 5 * K + 7), 12)
+        1.0
     """
     left, right = kernel_pair(K1, K2)
     means = [row_means(gram) for gram in (left, right)]
@@ -79,10 +81,11 @@ def kernel_distance(K0: Kernel, K1: Kernel) -> float:
 
     Fort et al., "Deep learning versus kernel learning" (2020), equation 4.
 
-    >>> kernel_distance(torch.eye(2), 3 * torch.eye(2))
-    0.0
-    >>> kernel_distance(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 1.0])))
-    1.0
+    Examples:
+        >>> kernel_distance(torch.eye(2), 3 * torch.eye(2))
+        0.0
+        >>> kernel_distance(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 1.0])))
+        1.0
     """
     distance = 1 - matrix_correlation(*kernel_pair(K0, K1))
     return 0.0 if abs(distance) < 4e-16 else distance
@@ -93,8 +96,9 @@ def power_in(vectors: Float[Tensor, "n e"], y: Any) -> Float64[np.ndarray, " e"]
 
     `y` as in `kernel_target_alignment`. Baratin et al. (2021); Canatar, Bordelon & Pehlevan (2021).
 
-    >>> power_in(torch.eye(2), torch.tensor([3.0, 4.0])).round(2).tolist()
-    [0.36, 0.64]
+    Examples:
+        >>> power_in(torch.eye(2), torch.tensor([3.0, 4.0])).round(2).tolist()
+        [0.36, 0.64]
     """
     Y = torch.from_numpy(_targets(y, len(vectors)))
     whole = float(Y.square().sum())
@@ -110,8 +114,9 @@ def kernel_velocity(K0: Kernel, K1: Kernel, *, elapsed: Positive = 1) -> float:
     With S the distance of `kernel_distance` it is `√(2 S) / elapsed`, which has a limit as the moments approach each other;
     Fort et al. (2020) divide S itself by the time between them.
 
-    >>> round(kernel_velocity(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 2.0])), elapsed=2), 6)
-    0.707107
+    Examples:
+        >>> round(kernel_velocity(torch.diag(torch.tensor([1.0, 0.0])), torch.diag(torch.tensor([0.0, 2.0])), elapsed=2), 6)
+        0.707107
     """
     before, after = kernel_pair(K0, K1)
     sizes = _norm(before, False), _norm(after, False)

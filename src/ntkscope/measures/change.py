@@ -21,8 +21,9 @@ def relative_change(K0: Kernel, K1: Kernel, *, centred: bool = False) -> float:
     `centred=True` leaves out the kernel's constant part. Rounded to twelve decimals. Chizat, Oyallon & Bach (2019): training is
     lazy where this is small.
 
-    >>> relative_change(np.eye(3), 3 * np.eye(3) + 100, centred=True)
-    2.0
+    Examples:
+        >>> relative_change(np.eye(3), 3 * np.eye(3) + 100, centred=True)
+        2.0
     """
     before, after = kernel_pair(K0, K1, together=True)
     means = [row_means(gram) for gram in (before, after)] if centred else []
@@ -47,8 +48,9 @@ def linearisation_error(change: Any, predicted: Any) -> float:
     NaN where nothing changed. Chizat, Oyallon & Bach (2019), section 1: lazy training is training along which the linearised
     model stays near.
 
-    >>> linearisation_error([[3.0], [4.0]], [[3.0], [0.0]])
-    0.8
+    Examples:
+        >>> linearisation_error([[3.0], [4.0]], [[3.0], [0.0]])
+        0.8
     """
     moved, linear = finite(change, "the change of the outputs", 2), finite(predicted, "the predicted change", 2)
     if moved.shape != linear.shape:

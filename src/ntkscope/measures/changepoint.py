@@ -48,9 +48,10 @@ def change_point(series: Any, *, permutations: Count = 9999, seed: int = 0) -> C
     noise is not exchangeable and counts as a change. Cost: O(n · permutations).
     References: Page (1954); Antoch and Hušková (2001).
 
-    >>> found = change_point([0.0, 0.1, 0.0, 0.1, 0.0, 5.0, 5.1, 5.0, 5.1, 5.0])
-    >>> found.at, round(found.before, 6), round(found.after, 6), found.p < 0.01
-    (5, 0.04, 5.04, True)
+    Examples:
+        >>> found = change_point([0.0, 0.1, 0.0, 0.1, 0.0, 5.0, 5.1, 5.0, 5.1, 5.0])
+        >>> found.at, round(found.before, 6), round(found.after, 6), found.p < 0.01
+        (5, 0.04, 5.04, True)
     """
     values = vector(series, "series")
     n = len(values)
@@ -89,11 +90,12 @@ def common_jump(series: Any, *, window: int, permutations: Count = 9999, seed: i
     the negative series. The seeds count by their rise: one that rises ten times as much weighs ten times as much.
     Cost: O(seeds · moments · permutations).
 
-    >>> steps = np.full((6, 40), 1.0); steps[:, 25] = 20.0
-    >>> wobble = np.random.default_rng(0).normal(size=(6, 40))
-    >>> found = common_jump(np.cumsum(steps + wobble, axis=1), window=1)
-    >>> found.at, found.p < 0.01
-    (24, True)
+    Examples:
+        >>> steps = np.full((6, 40), 1.0); steps[:, 25] = 20.0
+        >>> wobble = np.random.default_rng(0).normal(size=(6, 40))
+        >>> found = common_jump(np.cumsum(steps + wobble, axis=1), window=1)
+        >>> found.at, found.p < 0.01
+        (24, True)
     """
     values = finite(series, "series", 2)
     seeds, moments = values.shape

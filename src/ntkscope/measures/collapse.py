@@ -58,8 +58,9 @@ class Collapse:
 def class_moments(features: Any, y: Any) -> ClassMoments:
     """The moments of features (n, p) of items with labels y; at least two classes of at least two items each.
 
-    >>> class_moments([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]], [0, 0, 1, 1]).within.tolist()  # in units of 2²
-    [0.25, 0.25]
+    Examples:
+        >>> class_moments([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]], [0, 0, 1, 1]).within.tolist()  # in units of 2²
+        [0.25, 0.25]
     """
     rows = features_of(features)
     labels = labels_of(y, rows.n)
@@ -111,10 +112,11 @@ def nc1(features: Any, y: Any) -> float:
     Σ_B has rank C - 1 at most. Its pseudo-inverse is taken there, from the C class means: one of the (p, p) matrix at the
     usual cut-off inverts rounding errors.
 
-    >>> nc1([[0.0, -1.0], [0.0, 1.0], [4.0, -1.0], [4.0, 1.0]], [0, 0, 1, 1])  # they vary across the means' direction alone
-    0.0
-    >>> round(nc1([[-1.0], [1.0], [3.0], [5.0]], [0, 0, 1, 1]), 9)  # 1 within, 4 between, two classes
-    0.125
+    Examples:
+        >>> nc1([[0.0, -1.0], [0.0, 1.0], [4.0, -1.0], [4.0, 1.0]], [0, 0, 1, 1])  # they vary across the means' direction alone
+        0.0
+        >>> round(nc1([[-1.0], [1.0], [3.0], [5.0]], [0, 0, 1, 1]), 9)  # 1 within, 4 between, two classes
+        0.125
     """
     return _nc1(class_moments(features, y))
 
@@ -123,8 +125,9 @@ def nc1(features: Any, y: Any) -> float:
 def nc2_norms(features: Any, y: Any) -> float:
     """`std_c ‖μ_c - μ‖ / mean_c ‖μ_c - μ‖`: how unequal the distances of the class means from their centre are.
 
-    >>> nc2_norms([[1.0, 0.0]] * 2 + [[-1.0, 0.0]] * 2 + [[0.0, 2.0]] * 2 + [[0.0, -2.0]] * 2, [0, 0, 1, 1, 2, 2, 3, 3])
-    0.3333333333333333
+    Examples:
+        >>> nc2_norms([[1.0, 0.0]] * 2 + [[-1.0, 0.0]] * 2 + [[0.0, 2.0]] * 2 + [[0.0, -2.0]] * 2, [0, 0, 1, 1, 2, 2, 3, 3])
+        0.3333333333333333
     """
     return _nc2_norms(class_moments(features, y))
 
@@ -133,9 +136,10 @@ def nc2_norms(features: Any, y: Any) -> float:
 def nc2_angles(features: Any, y: Any) -> float:
     """The mean over pairs of classes of `|cos(μ_c - μ, μ_c′ - μ) + 1 / (C - 1)|`: 0 for a simplex's equal angles.
 
-    >>> cross = [[1.0, 0.0]] * 2 + [[-1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2 + [[0.0, -1.0]] * 2
-    >>> round(nc2_angles(cross, [0, 0, 1, 1, 2, 2, 3, 3]), 6)
-    0.444444
+    Examples:
+        >>> cross = [[1.0, 0.0]] * 2 + [[-1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2 + [[0.0, -1.0]] * 2
+        >>> round(nc2_angles(cross, [0, 0, 1, 1, 2, 2, 3, 3]), 6)
+        0.444444
     """
     return _nc2_angles(class_moments(features, y))
 
@@ -147,8 +151,9 @@ def cdnv(features: Any, y: Any) -> float:
     Class-distance normalised variance: unlike `nc1` it counts variation in every direction. Galanti, György & Hutter (2022),
     equation 1.
 
-    >>> cdnv([[0.0, -1.0], [0.0, 1.0], [4.0, -1.0], [4.0, 1.0]], [0, 0, 1, 1])
-    0.0625
+    Examples:
+        >>> cdnv([[0.0, -1.0], [0.0, 1.0], [4.0, -1.0], [4.0, 1.0]], [0, 0, 1, 1])
+        0.0625
     """
     return _cdnv(class_moments(features, y))
 
@@ -159,8 +164,9 @@ def nc3(features: Any, y: Any, readout: Any, *, centred: bool = False) -> float:
 
     `readout`: weights (classes, p), row c that of label c. `centred` first takes the mean row out of W, which softmax ignores.
 
-    >>> nc3([[3.0, 0.0]] * 2 + [[-3.0, 0.0]] * 2, [0, 0, 1, 1], [[1.0, 0.0], [-1.0, 0.0]])
-    0.0
+    Examples:
+        >>> nc3([[3.0, 0.0]] * 2 + [[-3.0, 0.0]] * 2, [0, 0, 1, 1], [[1.0, 0.0], [-1.0, 0.0]])
+        0.0
     """
     return _nc3(class_moments(features, y), readout, centred)
 
@@ -172,8 +178,9 @@ def nc4(features: Any, y: Any, decisions: Any, *, at: Any = None) -> float:
     `decisions`: the network's class for every item. `at`: features of other items, such as test items, whose decisions they
     are; the means are those of `features` with the labels y. Ties go to the smaller label.
 
-    >>> nc4([[0.0], [1.0], [4.0], [5.0]], [0, 0, 1, 1], [0, 0, 1, 0])
-    0.25
+    Examples:
+        >>> nc4([[0.0], [1.0], [4.0], [5.0]], [0, 0, 1, 1], [0, 0, 1, 0])
+        0.25
     """
     return _nc4(class_moments(features, y), features if at is None else at, decisions)
 
@@ -183,8 +190,9 @@ def collapse(
 ) -> Collapse:
     """Every measure of one layer from the same two passes; what `readout`, `decisions` and `at` are, `nc3` and `nc4` say.
 
-    >>> collapse([[0.0], [0.0], [4.0], [4.0]], [0, 0, 1, 1]).cdnv
-    0.0
+    Examples:
+        >>> collapse([[0.0], [0.0], [4.0], [4.0]], [0, 0, 1, 1]).cdnv
+        0.0
     """
     moments = class_moments(features, y)
     return Collapse(
@@ -265,8 +273,9 @@ def _nc4(moments: ClassMoments, features: Any, decisions: Any) -> float:
 def nearest_class(moments: ClassMoments, features: Any) -> Int64[np.ndarray, " n"]:
     """The label of the nearest class mean for every item; the smaller one of two at the same distance.
 
-    >>> nearest_class(class_moments([[0.0], [1.0], [4.0], [5.0]], [0, 0, 3, 3]), [[2.0], [3.0]]).tolist()
-    [0, 3]
+    Examples:
+        >>> nearest_class(class_moments([[0.0], [1.0], [4.0], [5.0]], [0, 0, 3, 3]), [[2.0], [3.0]]).tolist()
+        [0, 3]
     """
     rows = features_of(features)
     if rows.width != len(moments.centre):

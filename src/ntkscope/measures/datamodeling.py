@@ -40,10 +40,11 @@ def linear_datamodeling_score(
     are all equal, since they order nothing; the interval is a bootstrap over items. Ilyas et al. (2022), Park et al. (2023),
     definition 2.3. Noise of training that is not averaged out of `actual` lowers it for every method.
 
-    >>> actual = np.array([[1.0, 5.0], [2.0, 4.0], [3.0, 3.0]])
-    >>> found = linear_datamodeling_score(actual**3, actual)
-    >>> found.items.tolist(), found.mean
-    ([1.0, 1.0], 1.0)
+    Examples:
+        >>> actual = np.array([[1.0, 5.0], [2.0, 4.0], [3.0, 3.0]])
+        >>> found = linear_datamodeling_score(actual**3, actual)
+        >>> found.items.tolist(), found.mean
+        ([1.0, 1.0], 1.0)
     """
     items = item_scores(predicted, actual, constant=0.0)
     means = bootstrap_means(items[:, None], lambda found: found, resamples=resamples, seed=seed)
@@ -55,10 +56,11 @@ def datamodeling_difference(
 ) -> tuple[float, tuple[float, float]]:
     """The first score minus the second and its interval: a paired bootstrap over the test items both were measured on.
 
-    >>> actual = np.array([[1.0, 5.0], [2.0, 4.0], [3.0, 3.0]])
-    >>> good, bad = (linear_datamodeling_score(sign * actual, actual) for sign in (1, -1))
-    >>> datamodeling_difference(good, bad)
-    (2.0, (2.0, 2.0))
+    Examples:
+        >>> actual = np.array([[1.0, 5.0], [2.0, 4.0], [3.0, 3.0]])
+        >>> good, bad = (linear_datamodeling_score(sign * actual, actual) for sign in (1, -1))
+        >>> datamodeling_difference(good, bad)
+        (2.0, (2.0, 2.0))
     """
     if len(first.items) != len(second.items):
         raise UsageError(
@@ -73,15 +75,21 @@ def datamodeling_difference(
 def spearman(a: Any, b: Any) -> float:
     """Spearman's ρ of two scores of the same items: the correlation of their ranks, ties by their mean rank; O(n log n).
 
-    >>> spearman([1, 2, 3], [1, 8, 27]), spearman([1, 2, 3], [3, 2, 1])
-    (1.0, -1.0)
+    Examples:
+        >>> spearman([1, 2, 3], [1, 8, 27]), spearman([1, 2, 3], [3, 2, 1])
+        (1.0, -1.0)
     """
     left, right = two_vectors(a, b)
     return float(item_scores(left[:, None], right[:, None])[0])
 
 
 def item_scores(predicted: Any, actual: Any, constant: float | None = None) -> Float64[np.ndarray, " m"]:
-    """Spearman's ρ over the subsets of each test item; `constant` where its predictions are all equal, an error if None."""
+    """Spearman's ρ over the subsets of each test item; `constant` where its predictions are all equal, an error if None.
+
+    Examples:
+        >>> item_scores([[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]], [[0.1, 0.1], [0.2, 0.2], [0.3, 0.3]])
+        array([ 1., -1.])
+    """
     left, right = finite(predicted, "predicted", 2), finite(actual, "actual", 2)
     if left.shape != right.shape or len(left) < 2 or left.shape[1] < 1:
         raise UsageError(
@@ -103,8 +111,9 @@ def item_scores(predicted: Any, actual: Any, constant: float | None = None) -> F
 def random_subsets(points: Count, count: Count, *, share: float = 0.5, seed: int = 0) -> Bool[np.ndarray, "s n"]:
     """`count` random subsets of the points as masks, each with the same number of them: halves unless `share` differs.
 
-    >>> random_subsets(10, 3).sum(1).tolist()
-    [5, 5, 5]
+    Examples:
+        >>> random_subsets(10, 3).sum(1).tolist()
+        [5, 5, 5]
     """
     size = round(share * points)
     if not 0 < size < points:
@@ -121,8 +130,9 @@ def random_subsets(points: Count, count: Count, *, share: float = 0.5, seed: int
 def group_predictions(scores: Numbers, subsets: Bool[np.ndarray, "s n"]) -> Float64[np.ndarray, "s m"]:
     """`Σ_{i ∈ S} score(x, i)` for every subset S and test item x, from scores (items, points).
 
-    >>> group_predictions([[1.0, 2.0, 4.0]], np.array([[True, False, True]])).tolist()
-    [[5.0]]
+    Examples:
+        >>> group_predictions([[1.0, 2.0, 4.0]], np.array([[True, False, True]])).tolist()
+        [[5.0]]
     """
     values = finite(scores, "scores", 2)
     if values.shape[1] != subsets.shape[1]:

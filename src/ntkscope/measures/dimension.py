@@ -58,10 +58,11 @@ def two_nn(features: Any, *, discard: Discarded = 0.1, halvings: CountOrZero = 4
     them: equation 4 and figure 1 there. Exact only where the density is constant over the neighbourhoods, so it falls short
     of high dimensions. Distances are exact to rounding; O(n² p), n² in blocks.
 
-    >>> line = np.random.default_rng(0).random((500, 1)) @ np.ones((1, 3))
-    >>> found = two_nn(line)
-    >>> abs(found.dimension - 1) < 3 * found.error, found.duplicates
-    (True, 0)
+    Examples:
+        >>> line = np.random.default_rng(0).random((500, 1)) @ np.ones((1, 3))
+        >>> found = two_nn(line)
+        >>> abs(found.dimension - 1) < 3 * found.error, found.duplicates
+        (True, 0)
     """
     rows = features_of(features)
     X = torch.cat([block for _, block in finite_blocks(rows)])
@@ -104,8 +105,9 @@ def shared_neighbours(logs: Float64[np.ndarray, " n"], nearest: Int64[np.ndarray
     products of deviations over all such pairs, over the sum of squares. The largest `discard` count as the largest of the
     others.
 
-    >>> shared_neighbours(np.array([1.0, 1.0, 3.0, 3.0]), np.array([1, 0, 3, 2]), 0.0)
-    2.0
+    Examples:
+        >>> shared_neighbours(np.array([1.0, 1.0, 3.0, 3.0]), np.array([1, 0, 3, 2]), 0.0)
+        2.0
     """
     n = len(logs)
     away = np.minimum(logs, np.sort(logs)[max(0, int(n * (1 - discard)) - 1)])
@@ -122,8 +124,9 @@ def estimate(ratios: Any, discard: Discarded = 0.1) -> Estimate:
     `log(r₂/r₁)` is exponential with rate d. To first order the error of the fit is a weighted sum of the gaps between the
     sorted values, which are independent (Rényi), so its variance needs no resampling.
 
-    >>> round(estimate(np.exp(-np.log(1 - np.arange(1, 10000) / 10000) / 7)).dimension, 2)
-    7.0
+    Examples:
+        >>> round(estimate(np.exp(-np.log(1 - np.arange(1, 10000) / 10000) / 7)).dimension, 2)
+        7.0
     """
     found = np.sort(vector(ratios, "the ratios"))
     n = len(found)
@@ -190,8 +193,9 @@ def components_for(variance: Numbers, total: Positive, share: Annotated[float, w
 
     `variance`: of each component, the largest first; `total`: of all, those not computed included.
 
-    >>> components_for([6.0, 3.0, 0.5], 10.0)
-    2
+    Examples:
+        >>> components_for([6.0, 3.0, 0.5], 10.0)
+        2
     """
     sums = np.cumsum(vector(variance, "the variance"))
     if not len(sums):

@@ -18,8 +18,9 @@ def agreement_wrong(surrogate_logits: Any, network_logits: Any, y: Any) -> float
 
     A surrogate fitted to the labels can agree with an accurate network nearly everywhere and on none of these.
 
-    >>> agreement_wrong([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]], [0, 1, 1])
-    0.5
+    Examples:
+        >>> agreement_wrong([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]], [0, 1, 1])
+        0.5
     """
     same, wrong = same_where_wrong(surrogate_logits, network_logits, y)
     if not wrong:
@@ -31,8 +32,9 @@ def agreement_wrong(surrogate_logits: Any, network_logits: Any, y: Any) -> float
 def r2_logits(surrogate_logits: Any, network_logits: Any) -> float:
     """`1 - Σ‖f - g‖² / Σ‖f - mean f‖²` of the network's logits f and the surrogate's g, both centred over classes; O(nc).
 
-    >>> r2_logits([[1.0, 0.0], [0.0, 1.0]], [[6.0, 5.0], [0.0, 1.0]])
-    1.0
+    Examples:
+        >>> r2_logits([[1.0, 0.0], [0.0, 1.0]], [[6.0, 5.0], [0.0, 1.0]])
+        1.0
     """
     surrogate, network = (centred_logits(z) for z in two_logits(surrogate_logits, network_logits))
     spread = float(np.square(network - network.mean(0)).sum())
@@ -44,8 +46,9 @@ def r2_logits(surrogate_logits: Any, network_logits: Any) -> float:
 def same_where_wrong(surrogate_logits: Any, network_logits: Any, y: Any) -> tuple[int, int]:
     """On how many of the items the network gets wrong both predict the same class, and how many these are.
 
-    >>> same_where_wrong([[1.0, 0.0]], [[1.0, 0.0]], [0])
-    (0, 0)
+    Examples:
+        >>> same_where_wrong([[1.0, 0.0]], [[1.0, 0.0]], [0])
+        (0, 0)
     """
     surrogate, network = two_logits(surrogate_logits, network_logits)
     predicted = network.argmax(1)

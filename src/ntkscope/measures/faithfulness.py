@@ -113,10 +113,11 @@ def faithfulness(
     O(nc + n log n + bootstrap · n).
     Engel et al. (2023), section 3.
 
-    >>> network = np.array([[0.0, 1.0], [0.0, 3.0], [0.0, -2.0], [0.0, 0.5]])
-    >>> found = faithfulness(network / 2, network, [1, 1, 0, 0])
-    >>> found.tau, found.tad, found.agreement, round(found.r2, 4)
-    (1.0, 0.0, 1.0, 1.0)
+    Examples:
+        >>> network = np.array([[0.0, 1.0], [0.0, 3.0], [0.0, -2.0], [0.0, 0.5]])
+        >>> found = faithfulness(network / 2, network, [1, 1, 0, 0])
+        >>> found.tau, found.tad, found.agreement, round(found.r2, 4)
+        (1.0, 0.0, 1.0, 1.0)
     """
     surrogate, network = two_logits(surrogate_logits, network_logits)
     labels = labels_of(y, *surrogate.shape)

@@ -39,8 +39,9 @@ FourthPowers: TypeAlias = Annotated[Any, 2.0**240]
 def feature_ansatz(W: Any, K: Any) -> float:
     """`ρ(WᵀW, WᵀKW)`, the correlation of NFM and AGOP; 1 where K is a multiple of the identity. Proposition 2.
 
-    >>> round(feature_ansatz([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]), 6)
-    0.707107
+    Examples:
+        >>> round(feature_ansatz([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]), 6)
+        0.707107
     """
     return nfa_correlation(W, K)
 
@@ -68,9 +69,10 @@ def nfa_correlation(
     it is not the difference of two covariances. `pearson` subtracts from each matrix the mean of its entries first, `diagonal`
     compares the diagonals (together: appendix I). Arrays or tensors; float64; nothing of size in² is made where in > out.
 
-    >>> W, W0 = torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([[0.0, 0.0], [0.0, 3.0]])
-    >>> nfa_correlation(W, torch.diag(torch.tensor([1.0, 7.0])), W0=W0, centring="weights")
-    1.0
+    Examples:
+        >>> W, W0 = torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([[0.0, 0.0], [0.0, 3.0]])
+        >>> nfa_correlation(W, torch.diag(torch.tensor([1.0, 7.0])), W0=W0, centring="weights")
+        1.0
     """
     weights, tangents = _chosen(W, K, W0, Kc, centring)
     return weighted_correlation(weights, tangents, pearson=pearson, diagonal=diagonal)
@@ -89,8 +91,9 @@ def haar_control(
 
     For a centred form pass its matrices, such as `W - W0`. `E[WᵀQW]` is proportional to `WᵀW`, so a single draw says little.
 
-    >>> haar_control(torch.eye(3), torch.eye(3), draws=5).mean
-    1.0
+    Examples:
+        >>> haar_control(torch.eye(3), torch.eye(3), draws=5).mean
+        1.0
     """
     weights, tangents = _chosen(W, K, None, None, None)
     return _haar_control(weights, tangents, draws=draws, seed=seed, pearson=pearson, diagonal=diagonal)
@@ -102,9 +105,10 @@ def sixteen_terms(W: FourthPowers, W0: FourthPowers, K: Any) -> dict[str, float]
     "0" stands for W₀, "c" for W̄: `"0c0c"` is `tr(W₀ᵀW̄ W₀ᵀKW̄)`. `"cccc"` is the numerator of the centred ansatz, and all sixteen
     add up to that of the uncentred one. 16 products (out, out). Section 2.3.
 
-    >>> terms = sixteen_terms([[3.0]], [[1.0]], [[1.0]])
-    >>> sum(terms.values()), terms["cccc"], terms["0000"]
-    (81.0, 16.0, 1.0)
+    Examples:
+        >>> terms = sixteen_terms([[3.0]], [[1.0]], [[1.0]])
+        >>> sum(terms.values()), terms["cccc"], terms["0000"]
+        (81.0, 16.0, 1.0)
     """
     weights, tangents = _chosen(W, K, None, None, None)
     initial = _matrix(W0, "the initial weights")
@@ -123,8 +127,9 @@ def sixteen_terms(W: FourthPowers, W0: FourthPowers, K: Any) -> dict[str, float]
 def double_centred_ratio(W: FourthPowers, W0: FourthPowers, K: Any, Kc: Any) -> float:
     """`tr(W̄ᵀW̄ W̄ᵀK̄W̄) / tr(W̄ᵀW̄ W̄ᵀKW̄)`, unnormalised: what the change of the tangents adds. Appendix B, figure 4.
 
-    >>> double_centred_ratio([[3.0]], [[1.0]], [[4.0]], [[1.0]])
-    0.25
+    Examples:
+        >>> double_centred_ratio([[3.0]], [[1.0]], [[4.0]], [[1.0]])
+        0.25
     """
     moved, tangents = _chosen(W, K, W0, None, "weights")
     _, centred = _chosen(W, K, W0, Kc, "both")
@@ -141,9 +146,10 @@ def egop(target: Callable[[Tensor], Tensor], x: Any) -> Float[Tensor, "d d"]:
     `target` takes inputs (n, d) and gives (n,) or (n, c), each row from its own input alone. float64, one backward pass per
     output. For quadratic targets on Gaussian inputs the data sets hold the expectation itself (`split.extras["egop"]`).
 
-    >>> egop(lambda x: x[:, 0] * x[:, 1], [[1.0, 2.0]])
-    tensor([[4., 2.],
-            [2., 1.]], dtype=torch.float64)
+    Examples:
+        >>> egop(lambda x: x[:, 0] * x[:, 1], [[1.0, 2.0]])
+        tensor([[4., 2.],
+                [2., 1.]], dtype=torch.float64)
     """
     inputs = tensor_of(x, "the inputs", 2).cpu().clone().requires_grad_()
     with torch.enable_grad():

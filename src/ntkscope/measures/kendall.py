@@ -60,9 +60,10 @@ def kendall(a: Any, b: Any) -> Kendall:
     coefficient is a smooth function of means over pairs, and item i enters through its own mean over its pairs.
     Kendall (1945); Efron & Stein (1981); Knight (1966) for counting by sorting.
 
-    >>> found = kendall([1, 2, 3, 4], [1, 2, 2, 4])
-    >>> found.concordant, found.discordant, found.ties, round(found.tau_b, 4), round(found.literal, 4)
-    (5, 0, 1, 0.9129, 0.6667)
+    Examples:
+        >>> found = kendall([1, 2, 3, 4], [1, 2, 2, 4])
+        >>> found.concordant, found.discordant, found.ties, round(found.tau_b, 4), round(found.literal, 4)
+        (5, 0, 1, 0.9129, 0.6667)
     """
     x, y = two_orders(a, b)
     n = len(x)
@@ -99,10 +100,11 @@ def kendall_tau(a: Any, b: Any, ties: Ties = "b") -> float:
     The literal rule counts every pair that is not strictly concordant as discordant, so ties lower it: a tied score
     compared with itself stays below 1. O(n log n); see `kendall`.
 
-    >>> kendall_tau([1, 2, 3], [10, 20, 30]), kendall_tau([1, 2, 3], [3, 2, 1])
-    (1.0, -1.0)
-    >>> round(kendall_tau([1, 1, 2], [1, 1, 2], ties="discordant"), 4)
-    0.3333
+    Examples:
+        >>> kendall_tau([1, 2, 3], [10, 20, 30]), kendall_tau([1, 2, 3], [3, 2, 1])
+        (1.0, -1.0)
+        >>> round(kendall_tau([1, 1, 2], [1, 1, 2], ties="discordant"), 4)
+        0.3333
     """
     found = kendall(a, b)
     if ties == "b" and math.isnan(found.tau_b):
@@ -119,8 +121,9 @@ def below_in_both(x: Counts, y: Counts) -> Counts:
     each time keeping the order: in a block whose places share the higher bits, the zeros listed before a one are the
     items of smaller place and smaller y that differ from it first in this bit.
 
-    >>> below_in_both(np.array([0, 1, 2]), np.array([0, 2, 1])).tolist()
-    [0, 1, 1]
+    Examples:
+        >>> below_in_both(np.array([0, 1, 2]), np.array([0, 2, 1])).tolist()
+        [0, 1, 1]
     """
     n = len(x)
     items = np.lexsort((-y, x))  # equal x: larger y first, so that it is never below

@@ -16,8 +16,9 @@ def correct_class_log_odds(logits: Any, y: Any) -> Vector:
 
     Probabilities round to 1 for log-odds of 37 and more, and then tie; log-odds do not.
 
-    >>> correct_class_log_odds([[0.0, 100.0], [0.0, -3.0]], [1, 1]).tolist()
-    [100.0, -3.0]
+    Examples:
+        >>> correct_class_log_odds([[0.0, 100.0], [0.0, -3.0]], [1, 1]).tolist()
+        [100.0, -3.0]
     """
     z = logits_of(logits)
     labels = labels_of(y, *z.shape)
@@ -30,8 +31,9 @@ def correct_class_log_odds(logits: Any, y: Any) -> Vector:
 def centred_logits(logits: Numbers) -> Matrix:
     """The logits minus their mean over the classes of each item, which the softmax does not depend on.
 
-    >>> centred_logits([[3.0, 1.0]]).tolist()
-    [[1.0, -1.0]]
+    Examples:
+        >>> centred_logits([[3.0, 1.0]]).tolist()
+        [[1.0, -1.0]]
     """
     z = logits_of(logits)
     return z - z.mean(1, keepdims=True)
@@ -40,7 +42,8 @@ def centred_logits(logits: Numbers) -> Matrix:
 def probabilities(logits: Any) -> Matrix:
     """The softmax of each row, in float64.
 
-    >>> probabilities([[0.0, 0.0], [1000.0, 0.0]]).tolist()
-    [[0.5, 0.5], [1.0, 0.0]]
+    Examples:
+        >>> probabilities([[0.0, 0.0], [1000.0, 0.0]]).tolist()
+        [[0.5, 0.5], [1.0, 0.0]]
     """
     return softmax(logits_of(logits), axis=1)

@@ -46,10 +46,11 @@ def monotone_r2(surrogate: Any, network: Any) -> MonotoneFit:
     no map at all, so `r2 ≥ r2_before`; the map keeps order, so Kendall's τ does not change. The published text fits "an
     invertible map" without naming its family; this family is ours. O(n) per step; O(n log n) for the isotonic one.
 
-    >>> z = np.linspace(-3, 3, 50)
-    >>> fit = monotone_r2(z, 2 * z + 1)
-    >>> round(fit.slope, 4), round(fit.intercept, 4), round(fit.r2, 6), fit.r2_before < 0.95
-    (2.0, 1.0, 1.0, True)
+    Examples:
+        >>> z = np.linspace(-3, 3, 50)
+        >>> fit = monotone_r2(z, 2 * z + 1)
+        >>> round(fit.slope, 4), round(fit.intercept, 4), round(fit.r2, 6), fit.r2_before < 0.95
+        (2.0, 1.0, 1.0, True)
     """
     z, other = two_vectors(surrogate, network)
     p = expit(other)
@@ -89,7 +90,8 @@ def monotone_r2(surrogate: Any, network: Any) -> MonotoneFit:
 def monotone_r2_value(surrogate: Any, network: Any) -> float:
     """`monotone_r2(...).r2` alone.
 
-    >>> round(monotone_r2_value([-1.0, 0.0, 2.0], [-2.0, 0.0, 4.0]), 6)
-    1.0
+    Examples:
+        >>> round(monotone_r2_value([-1.0, 0.0, 2.0], [-2.0, 0.0, 4.0]), 6)
+        1.0
     """
     return monotone_r2(surrogate, network).r2

@@ -16,8 +16,9 @@ from ntkscope.measures.registry import measure
 def accuracy(logits: Any, y: Any) -> float:
     """The share of items whose largest logit is that of their label; O(nc). A tie goes to the lower class.
 
-    >>> accuracy([[2.0, 1.0], [0.0, 1.0]], [0, 0])
-    0.5
+    Examples:
+        >>> accuracy([[2.0, 1.0], [0.0, 1.0]], [0, 0])
+        0.5
     """
     return float(correct(logits, y).mean())
 
@@ -29,8 +30,9 @@ def tad(surrogate_logits: Any, network_logits: Any, y: Any) -> float:
     Engel et al., "Faithful and efficient explanations for neural networks via neural tangent kernel surrogate models"
     (2023), section 3. Zero does not mean agreement: two models may err on different items.
 
-    >>> tad([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]], [0, 0])
-    -50.0
+    Examples:
+        >>> tad([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]], [0, 0])
+        -50.0
     """
     surrogate, network = two_logits(surrogate_logits, network_logits)
     return 100 * (accuracy(surrogate, y) - accuracy(network, y))
@@ -40,8 +42,9 @@ def tad(surrogate_logits: Any, network_logits: Any, y: Any) -> float:
 def agreement(a: Any, b: Any) -> float:
     """The share of items for which both predict the same class; O(nc).
 
-    >>> agreement([[1.0, 0.0], [0.0, 1.0]], [[3.0, 0.0], [1.0, 0.0]])
-    0.5
+    Examples:
+        >>> agreement([[1.0, 0.0], [0.0, 1.0]], [[3.0, 0.0], [1.0, 0.0]])
+        0.5
     """
     left, right = two_logits(a, b)
     return float((left.argmax(1) == right.argmax(1)).mean())
@@ -51,8 +54,9 @@ def agreement(a: Any, b: Any) -> float:
 def total_variation(a: Any, b: Any) -> float:
     """The mean over items of `½ Σ_c |p_c - q_c|` between the two softmax vectors; O(nc).
 
-    >>> round(total_variation([[0.0, 0.0]], [[100.0, 0.0]]), 6)
-    0.5
+    Examples:
+        >>> round(total_variation([[0.0, 0.0]], [[100.0, 0.0]]), 6)
+        0.5
     """
     return float(item_total_variation(a, b).mean())
 
@@ -63,8 +67,9 @@ def pearson(a: Any, b: Any) -> float:
 
     Two clusters of items, confident and unconfident, raise it whatever the order within them; Kendall's τ is not affected.
 
-    >>> round(pearson([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 12)
-    1.0
+    Examples:
+        >>> round(pearson([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 12)
+        1.0
     """
     left, right = two_vectors(a, b)
     left, right = left - left.mean(), right - right.mean()
@@ -75,12 +80,22 @@ def pearson(a: Any, b: Any) -> float:
 
 
 def correct(logits: Any, y: Any) -> np.ndarray:
-    """Whether each item's largest logit is that of its label."""
+    """Whether each item's largest logit is that of its label.
+
+    Examples:
+        >>> correct([[2.0, 1.0], [0.0, 3.0]], [0, 0])
+        array([ True, False])
+    """
     z = logits_of(logits)
     return z.argmax(1) == labels_of(y, *z.shape)
 
 
 def item_total_variation(a: Any, b: Any) -> Vector:
-    """`½ Σ_c |p_c - q_c|` of each item."""
+    """`½ Σ_c |p_c - q_c|` of each item.
+
+    Examples:
+        >>> item_total_variation([[0.0, 0.0], [9.0, 0.0]], [[0.0, 0.0], [0.0, 9.0]]).round(3)
+        array([0., 1.])
+    """
     left, right = two_logits(a, b)
     return np.abs(probabilities(left) - probabilities(right)).sum(1) / 2

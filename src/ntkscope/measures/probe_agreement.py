@@ -89,6 +89,15 @@ def collapse_layer(
     layer; the accuracy is that best. `sweeps`: of the layers, first to last, all on the same test items; `y`: their labels,
     where the sweeps do not hold them (`.labels`). Each draw resamples the test items, the same for all layers and probes,
     and chooses everything again, the best number of components too. O(draws · items · layers · dims).
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> y = np.array([0, 1] * 10)
+        >>> early, late = ({1: 1 - y, 2: y}, {1: y, 2: y})
+        >>> layers = {"conv": {"knn": early, "ncc": early, "svm": late}, "dense": {"knn": late, "ncc": late, "svm": late}}
+        >>> sweeps = {name: SimpleNamespace(dims=(1, 2), predictions=found) for name, found in layers.items()}
+        >>> collapse_layer(sweeps, y, components=0, draws=20).layer
+        'dense'
     """
     if not sweeps:
         raise UsageError("got no layers; expected a sweep of at least one")

@@ -29,8 +29,9 @@ EXTREME = 40  # powers of two of the largest deviation beyond which squares are 
 def grid(width: int) -> list[int]:
     """The published grid of dimensions: 1 … 20, 30 … 2000, then every 1000 until the width, which comes last.
 
-    >>> grid(30)[-3:], len(grid(4096)), grid(4096)[-3:]
-    ([19, 20, 30], 39, [3000, 4000, 4096])
+    Examples:
+        >>> grid(30)[-3:], len(grid(4096)), grid(4096)[-3:]
+        ([19, 20, 30], 39, [3000, 4000, 4096])
     """
     if width < 1:
         raise UsageError(f"got width={width}; expected at least one coordinate")
@@ -107,10 +108,11 @@ def sweep(
     One pass serves all d: distances and scores grow by the columns that are added, linear probes start from the fit before
     them. O(n m p) for "knn", O((n + m) p classes) for "ncc".
 
-    >>> Z = torch.tensor([[0.0, 1.0], [0.0, -1.0], [4.0, 1.0], [4.0, -1.0]])
-    >>> found = sweep(Z, [0, 0, 1, 1], Z, [0, 0, 1, 1], [1, 2], probes=("ncc",))
-    >>> found.accuracy["ncc"][1], round(found.variance[1], 2), found.smallest(0.9)
-    (1.0, 0.8, {'ncc': 1})
+    Examples:
+        >>> Z = torch.tensor([[0.0, 1.0], [0.0, -1.0], [4.0, 1.0], [4.0, -1.0]])
+        >>> found = sweep(Z, [0, 0, 1, 1], Z, [0, 0, 1, 1], [1, 2], probes=("ncc",))
+        >>> found.accuracy["ncc"][1], round(found.variance[1], 2), found.smallest(0.9)
+        (1.0, 0.8, {'ncc': 1})
     """
     train, test = _scores(Z_train, "Z_train"), _scores(Z_test, "Z_test")
     if train.shape[1] != test.shape[1]:

@@ -29,7 +29,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Measure:
-    """A function from arrays to one number in [low, high]; `of` says which arrays, `best` is the value at perfect agreement."""
+    """A function from arrays to one number in [low, high]; `of` says which arrays, `best` is the value at perfect agreement.
+
+    Examples:
+        >>> measure = MEASURES["agreement"]
+        >>> measure.of, measure.best, measure([[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]])
+        ('two logits', 1, 0.5)
+    """
 
     func: Callable[..., float]
     of: Of
@@ -53,7 +59,16 @@ def measure(
     best: float | int | None = None,
     squares: bool = False,
 ) -> Callable[[F], F]:
-    """Decorator: have a function check its arguments, register it as the measure `name` and return it."""
+    """Decorator: have a function check its arguments, register it as the measure `name` and return it.
+
+    Examples:
+        >>> from ntkscope.core.checked import Numbers
+        >>> @measure("largest-difference", of="two scores", low=0, best=0)
+        ... def largest_difference(a: Numbers, b: Numbers) -> float:
+        ...     return float(np.abs(np.subtract(a, b)).max())
+        >>> largest_difference([1.0, 2.0], [1.0, 5.0])
+        3.0
+    """
 
     def decorate(func: F) -> F:
         func = checked(func, SQUARES if squares else SUMS)

@@ -36,8 +36,9 @@ class OutputFidelity:
 def r_squared(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
     """`1 - Σ (y - f)² / Σ (y - mean y)²` of each output, (items,) or (items, outputs); NaN for one that is constant; O(nd).
 
-    >>> r_squared([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).tolist(), r_squared([[2.0], [2.0]], [[1.0], [3.0]]).tolist()
-    ([1.0], [0.0])
+    Examples:
+        >>> r_squared([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).tolist(), r_squared([[2.0], [2.0]], [[1.0], [3.0]]).tolist()
+        ([1.0], [0.0])
     """
     f, y, _ = scaled_outputs(predicted, true)
     centred = y - y.mean(0)
@@ -49,8 +50,9 @@ def r_squared(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
 def rmse(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
     """The root of the mean squared error of each output, in the output's own unit; O(nd).
 
-    >>> rmse([1.0, 5.0], [1.0, 2.0]).round(4).tolist()
-    [2.1213]
+    Examples:
+        >>> rmse([1.0, 5.0], [1.0, 2.0]).round(4).tolist()
+        [2.1213]
     """
     f, y, units = scaled_outputs(predicted, true)
     return np.asarray(np.sqrt(np.square(y - f).mean(0)) * units)
@@ -60,8 +62,9 @@ def rmse(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
 def r2_outputs(predicted: Any, true: Any) -> float:
     """R² averaged over the outputs that vary; O(nd).
 
-    >>> r2_outputs([[1.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [2.0, -1.0]])
-    0.5
+    Examples:
+        >>> r2_outputs([[1.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [2.0, -1.0]])
+        0.5
     """
     found = r_squared(predicted, true)
     if np.isnan(found).all():
@@ -74,10 +77,11 @@ def output_fidelity(
 ) -> tuple[OutputFidelity, ...]:
     """Every output of a surrogate beside the network's, with 95 % intervals over items: of R² studentised, of τ Student's.
 
-    >>> network = np.array([[0.0], [1.0], [2.0], [4.0]])
-    >>> (found,) = output_fidelity(network, network)
-    >>> found.r2, found.rmse, found.tau
-    (1.0, 0.0, 1.0)
+    Examples:
+        >>> network = np.array([[0.0], [1.0], [2.0], [4.0]])
+        >>> (found,) = output_fidelity(network, network)
+        >>> found.r2, found.rmse, found.tau
+        (1.0, 0.0, 1.0)
     """
     g, f, _ = scaled_outputs(surrogate, network)
     values, errors = r_squared(g, f), rmse(surrogate, network)
@@ -92,7 +96,12 @@ def output_fidelity(
 
 
 def two_outputs(first: Any, second: Any) -> tuple[Matrix, Matrix]:
-    """Two sets of outputs of the same items as float64 matrices (items, outputs)."""
+    """Two sets of outputs of the same items as float64 matrices (items, outputs).
+
+    Examples:
+        >>> two_outputs([1.0, 2.0], [3.0, 4.0])[0].tolist()
+        [[1.0], [2.0]]
+    """
     arrays = [finite(values, "the outputs", 1, 2) for values in (first, second)]
     f, y = (values[:, None] if values.ndim == 1 else values for values in arrays)
     if f.shape != y.shape or not f.size:
@@ -101,7 +110,13 @@ def two_outputs(first: Any, second: Any) -> tuple[Matrix, Matrix]:
 
 
 def scaled_outputs(first: Any, second: Any) -> tuple[Matrix, Matrix, Float64[np.ndarray, " d"]]:
-    """`two_outputs`, each output divided by its unit: 1, unless squares would overflow or vanish."""
+    """`two_outputs`, each output divided by its unit: 1, unless squares would overflow or vanish.
+
+    Examples:
+        >>> f, y, units = scaled_outputs([1e200, 2e200], [0.0, 1e200])
+        >>> np.allclose(f * units, [[1e200], [2e200]]), bool(np.isfinite(f**2).all())
+        (True, True)
+    """
     f, y = two_outputs(first, second)
     units = np.array([unit_of(f[:, k], y[:, k]) for k in range(f.shape[1])])
     return f / units, y / units, units

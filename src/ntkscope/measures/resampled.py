@@ -47,9 +47,10 @@ def corrected_t_test(
     with the number of splits although nothing new is learned; the term `test/train` stands for that correlation. Nadeau and
     Bengio (2003), section 3.4, equation 9.
 
-    >>> found = corrected_t_test([0.0, 0.02, 0.04], train=300, test=100)
-    >>> round(found.mean, 3), round(found.t, 4), found.n
-    (0.02, 1.2247, 3)
+    Examples:
+        >>> found = corrected_t_test([0.0, 0.02, 0.04], train=300, test=100)
+        >>> round(found.mean, 3), round(found.t, 4), found.n
+        (0.02, 1.2247, 3)
     """
     values = finite(differences, "differences", 1)
     n, unit = len(values), unit_of(values)

@@ -96,13 +96,14 @@ def classify(
     every other sample of matrices would have more than 5 % misnamed.
     `draws=0` takes the Tracy–Widom law in place of permutations of W. Costs one eigendecomposition of the smaller Gram besides.
 
-    >>> import torch
-    >>> from ntkscope.core import generator
-    >>> noise = torch.randn(60, 90, generator=generator(1, "doctest"), dtype=torch.float64)
-    >>> classify(noise, draws=0).label
-    'invariant bulk'
-    >>> classify(noise + 4 * torch.outer(torch.ones(60), torch.arange(90) % 2 - 0.5), draws=0).label
-    'bulk + spikes'
+    Examples:
+        >>> import torch
+        >>> from ntkscope.core import generator
+        >>> noise = torch.randn(60, 90, generator=generator(1, "doctest"), dtype=torch.float64)
+        >>> classify(noise, draws=0).label
+        'invariant bulk'
+        >>> classify(noise + 4 * torch.outer(torch.ones(60), torch.arange(90) % 2 - 0.5), draws=0).label
+        'bulk + spikes'
     """
     if isinstance(W, Gram) or isinstance(W0, Gram):
         return _classify_kernel(W, W0)
@@ -194,8 +195,9 @@ def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple
 def reaches_bulk(values: Sequence[Positive], edge: Positive) -> bool:
     """Whether values above `edge`, descending, come down to it in steps rather than stand apart from it.
 
-    >>> reaches_bulk([8.0, 4.0, 2.2], 2.0), reaches_bulk([8.0, 7.9, 7.8], 2.0)
-    (True, False)
+    Examples:
+        >>> reaches_bulk([8.0, 4.0, 2.2], 2.0), reaches_bulk([8.0, 7.9, 7.8], 2.0)
+        (True, False)
     """
     gap, height = (math.log(max(value / edge, 1.0)) for value in (values[-1], values[0])) if values else (1.0, 0.0)
     return gap <= ATTACHED * height / max(len(values), 1)
@@ -297,7 +299,13 @@ def _classify_kernel(K: Any, starts: Any) -> SpectrumClass:
 
 
 def classify_eigenvalues(values: Spectrum, initial: Float64[np.ndarray, "k n"]) -> SpectrumClass:
-    """`classify` of a Gram from its eigenvalues and those of one or more initial kernels, one per row; all descending."""
+    """`classify` of a Gram from its eigenvalues and those of one or more initial kernels, one per row; all descending.
+
+    Examples:
+        >>> initial = np.linspace(2.0, 1.0, 100)[None]
+        >>> classify_eigenvalues(np.concatenate([[50.0], initial[0, 1:]]), initial).label
+        'bulk + spikes'
+    """
     n = len(values)
     if initial.shape != (len(initial), n) or not len(initial):
         raise UsageError(f"got {n} eigenvalues and initial ones of shape {initial.shape}; expected (kernels, {n})")

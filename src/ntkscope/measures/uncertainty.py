@@ -34,8 +34,9 @@ class Summary:
 def standard_error(values: Any) -> float:
     """Standard error of the mean, `s / sqrt(n)` with s² over n - 1; NaN for a single value.
 
-    >>> standard_error([1.0, 3.0])
-    1.0
+    Examples:
+        >>> standard_error([1.0, 3.0])
+        1.0
     """
     found = vector(values, "values")
     unit = unit_of(found)
@@ -47,9 +48,10 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
 
     Entries that are not numbers (texts, intervals, None) are left out, and so are NaNs, which `n` shows.
 
-    >>> found = summarise([{"tau": 0.7, "note": "a"}, {"tau": 0.9}])
-    >>> list(found), round(found["tau"].mean, 6), round(found["tau"].sem, 6), found["tau"].n
-    (['tau'], 0.8, 0.1, 2)
+    Examples:
+        >>> found = summarise([{"tau": 0.7, "note": "a"}, {"tau": 0.9}])
+        >>> list(found), round(found["tau"].mean, 6), round(found["tau"].sem, 6), found["tau"].n
+        (['tau'], 0.8, 0.1, 2)
     """
     columns: dict[str, list[float]] = {}
     for result in results:
@@ -71,14 +73,21 @@ def bootstrap_means(
     Resampling n items with replacement amounts to drawing how often each one occurs, so the means are one matrix product.
     `statistic` takes means (r, f) and gives (r, k). Efron (1979).
 
-    >>> bootstrap_means([[1.0], [1.0]], lambda means: means, resamples=3).tolist()
-    [[1.0], [1.0], [1.0]]
+    Examples:
+        >>> bootstrap_means([[1.0], [1.0]], lambda means: means, resamples=3).tolist()
+        [[1.0], [1.0], [1.0]]
     """
     return statistic(resampled_means(finite(values, "values", 2), resamples=resamples, seed=seed)[0])
 
 
 def resampled_means(*values: Float64[np.ndarray, "n _"], resamples: int, seed: int) -> list[Float64[np.ndarray, "r _"]]:
-    """The means of several sets of values of the same n items over resampled items, the same resamples for all."""
+    """The means of several sets of values of the same n items over resampled items, the same resamples for all.
+
+    Examples:
+        >>> [means] = resampled_means(np.array([[1.0], [2.0], [3.0]]), resamples=500, seed=0)
+        >>> means.shape, bool(abs(means.mean() - 2) < 0.1)
+        ((500, 1), True)
+    """
     n = len(values[0])
     if n < 1:
         raise UsageError("got values of no items; expected at least one")
@@ -98,8 +107,9 @@ def percentile_interval(values: Any, level: Probability = 0.95, items: Count | N
     Of resamples of n `items`, as much more as Student's quantile times `√(n / (n - 1))` exceeds the normal one: resamples
     spread less than samples do, and of ten items 90 % of the intervals would cover instead of 95. Hesterberg (2015).
 
-    >>> percentile_interval(range(101), 0.9)
-    (5.0, 95.0)
+    Examples:
+        >>> percentile_interval(range(101), 0.9)
+        (5.0, 95.0)
     """
     ordered = np.sort(vector(values, "values"))
     if not len(ordered):
@@ -114,8 +124,9 @@ def percentile_interval(values: Any, level: Probability = 0.95, items: Count | N
 def wilson_interval(successes: int, trials: int, z: Positive = 1.959963984540054) -> tuple[float, float]:
     """Wilson's interval for a share, by default at 95 %; from 0 to 1 without trials. Wilson (1927).
 
-    >>> [round(end, 4) for end in wilson_interval(0, 10)], wilson_interval(0, 0)
-    ([0.0, 0.2775], (0.0, 1.0))
+    Examples:
+        >>> [round(end, 4) for end in wilson_interval(0, 10)], wilson_interval(0, 0)
+        ([0.0, 0.2775], (0.0, 1.0))
     """
     middle, half, total = _wilson(successes, trials, z)
     if not trials:
@@ -130,8 +141,9 @@ def wilson(successes: int, n: int, level: Probability = 0.95) -> tuple[float, fl
     With s = z²/n and p the share: (p + s/2) / (1 + s) and sqrt(s (p (1 - p) + s/4)) / (1 + s). The centre is not the share:
     it is pulled towards 1/2, and the half-width is positive even at shares of 0 and 1. Wilson (1927).
 
-    >>> [round(number, 4) for number in wilson(66, 500)], [round(number, 4) for number in wilson(0, 500)]
-    ([0.1348, 0.0297], [0.0038, 0.0038])
+    Examples:
+        >>> [round(number, 4) for number in wilson(66, 500)], [round(number, 4) for number in wilson(0, 500)]
+        ([0.1348, 0.0297], [0.0038, 0.0038])
     """
     middle, half, total = _wilson(successes, n, normal_quantile(level))
     return (middle / total, half / total) if n else (0.5, 0.5)
@@ -143,8 +155,9 @@ def wald_trials(share: Probability, half_width: Tolerance, level: Probability = 
     A reader's check of a table: how many trials its intervals claim. At a share of 0 or 1 that interval has no width and tells
     nothing of n, so it is refused.
 
-    >>> round(wald_trials(0.5, 0.0310))
-    999
+    Examples:
+        >>> round(wald_trials(0.5, 0.0310))
+        999
     """
     return normal_quantile(level) ** 2 * share * (1 - share) / half_width**2
 
@@ -152,8 +165,9 @@ def wald_trials(share: Probability, half_width: Tolerance, level: Probability = 
 def normal_quantile(level: Probability) -> float:
     """The z for which a standard normal lies within ± z with probability `level`.
 
-    >>> round(normal_quantile(0.95), 6)
-    1.959964
+    Examples:
+        >>> round(normal_quantile(0.95), 6)
+        1.959964
     """
     return -float(ndtri((1 - level) / 2))
 
@@ -180,8 +194,9 @@ def _quantile(ordered: Float64[np.ndarray, " n"], share: Fraction) -> float:
 def holm(p_values: Sequence[Share]) -> list[float]:
     """Holm's (1979) p-values: the k-th smallest of m times m - k + 1, never below the ones before, at most 1.
 
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
+    Examples:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
     """
     order = sorted(range(len(p_values)), key=lambda k: p_values[k])
     out, highest = [0.0] * len(p_values), 0.0

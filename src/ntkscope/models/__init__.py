@@ -64,12 +64,13 @@ def build(name: str, **options: Any) -> nn.Module:
 
     Every architecture takes `seed` (default 0; None draws from PyTorch's global generator).
 
-    >>> build("small_cnn", image_size=8, classes=10).readout
-    Linear(in_features=64, out_features=10, bias=True)
-    >>> build("lenet", classes=10, widht=4)
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.UsageError: lenet has no option 'widht'; it takes: classes=10, in_channels=1, ...
+    Examples:
+        >>> build("small_cnn", image_size=8, classes=10).readout
+        Linear(in_features=64, out_features=10, bias=True)
+        >>> build("lenet", classes=10, widht=4)
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.UsageError: lenet has no option 'widht'; it takes: classes=10, in_channels=1, ...
     """
     factory = MODELS[name]
     parameters = inspect.signature(factory).parameters

@@ -43,10 +43,11 @@ def contrast(model: nn.Module, first: CountOrZero = 0, second: CountOrZero = 1) 
     al., in the PNNL report (2023), equation 10 and remark 3.1; the conjugate kernel there is that of one output, without the
     factor 2 of the two copies of its features.
 
-    >>> import torch
-    >>> model = nn.Linear(2, 2, bias=False)
-    >>> _ = model.weight.data.copy_(torch.eye(2))
-    >>> contrast(model)(torch.tensor([[5.0, 2.0]])).tolist()
-    [[3.0]]
+    Examples:
+        >>> import torch
+        >>> model = nn.Linear(2, 2, bias=False)
+        >>> _ = model.weight.data.copy_(torch.eye(2))
+        >>> contrast(model)(torch.tensor([[5.0, 2.0]])).tolist()
+        [[3.0]]
     """
     return Contrast(model, first, second)

@@ -17,7 +17,12 @@ from ntkscope.core.checked import Count, NonNegative, checked
 
 
 class Erf(nn.Module):
-    """σ(z) = erf(z)."""
+    """σ(z) = erf(z).
+
+    Examples:
+        >>> Erf()(torch.tensor([0.0, 1.0]))
+        tensor([0.0000, 0.8427])
+    """
 
     def forward(self, z: Tensor) -> Tensor:
         return torch.erf(z)
@@ -93,13 +98,14 @@ class Normalised(nn.Module):
 def activation(kind: str | nn.Module) -> nn.Module:
     """A fresh activation module: a name, `normalised-` and a name, or a module to copy.
 
-    >>> activation("erf")
-    Erf()
-    >>> activation("normalised-quadratic")
-    Normalised(
-      mean=1, std=1.41421
-      (activation): Quadratic()
-    )
+    Examples:
+        >>> activation("erf")
+        Erf()
+        >>> activation("normalised-quadratic")
+        Normalised(
+          mean=1, std=1.41421
+          (activation): Quadratic()
+        )
     """
     if isinstance(kind, nn.Module):
         return copy.deepcopy(kind)
@@ -114,10 +120,11 @@ class NTKLinear(nn.Module):
     A network of such layers is the same random function as one with W ~ N(0, σ_w² / fan_in), b ~ N(0, σ_b²) in the
     standard parametrisation, but its tangent kernel has a limit as the width grows. Jacot et al. (2018), section 3.
 
-    >>> layer = NTKLinear(4, 1, sigma_w=2.0, bias=False)
-    >>> _ = nn.init.ones_(layer.weight)
-    >>> layer(torch.ones(1, 4)).item()
-    4.0
+    Examples:
+        >>> layer = NTKLinear(4, 1, sigma_w=2.0, bias=False)
+        >>> _ = nn.init.ones_(layer.weight)
+        >>> layer(torch.ones(1, 4)).item()
+        4.0
     """
 
     def __init__(

@@ -16,9 +16,10 @@ from ntkscope.core.checked import Count, CountOrZero
 class ByteTokenizer:
     """Texts as their UTF-8 bytes, 0 to 255, behind a start token, 256, which also ends them; called as Hugging Face's are.
 
-    >>> tokenizer = ByteTokenizer()
-    >>> tokenizer("Hé"), tokenizer.decode([256, 72, 195, 169])
-    ({'input_ids': [256, 72, 195, 169]}, 'Hé')
+    Examples:
+        >>> tokenizer = ByteTokenizer()
+        >>> tokenizer("Hé"), tokenizer.decode([256, 72, 195, 169])
+        ({'input_ids': [256, 72, 195, 169]}, 'Hé')
     """
 
     vocab_size = 257
@@ -51,9 +52,10 @@ def sequence_inputs(
     `start`: the token before each text, by default what the tokenizer itself begins with, if it is its `bos_token_id`. `end`:
     a token behind each continuation. Rows are padded on the right to the longest one, or to `length`; no text is cut.
 
-    >>> x = sequence_inputs([("a", "bc"), "d"], end=256)
-    >>> x["input_ids"].tolist(), x["continuation"].int().tolist()
-    ([[256, 97, 98, 99, 256], [256, 100, 256, 0, 0]], [[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
+    Examples:
+        >>> x = sequence_inputs([("a", "bc"), "d"], end=256)
+        >>> x["input_ids"].tolist(), x["continuation"].int().tolist()
+        ([[256, 97, 98, 99, 256], [256, 100, 256, 0, 0]], [[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
     """
     if not len(texts):
         raise UsageError("got no texts; expected at least one text or pair (prompt, continuation)")

@@ -85,13 +85,14 @@ def sequence_log_likelihood(
     `mean=True`: divided by the number of tokens, whose negative is the usual loss. `tokens=c`: (n, c), each token of a
     continuation of up to c tokens by itself; 0, without a gradient, where it is shorter.
 
-    >>> class Alike(nn.Module):  # every one of four tokens is as likely
-    ...     def forward(self, ids: Tensor) -> Tensor:
-    ...         return torch.zeros(*ids.shape, 4)
-    >>> f = sequence_log_likelihood(Alike())
-    >>> ids, text, continuation = [[3, 1, 2, 0]], [[1, 1, 1, 0]], [[0, 0, 1, 0]]
-    >>> round(f(*map(torch.tensor, (ids, text, continuation))).item(), 4)  # -log 4
-    -1.3863
+    Examples:
+        >>> class Alike(nn.Module):  # every one of four tokens is as likely
+        ...     def forward(self, ids: Tensor) -> Tensor:
+        ...         return torch.zeros(*ids.shape, 4)
+        >>> f = sequence_log_likelihood(Alike())
+        >>> ids, text, continuation = [[3, 1, 2, 0]], [[1, 1, 1, 0]], [[0, 0, 1, 0]]
+        >>> round(f(*map(torch.tensor, (ids, text, continuation))).item(), 4)  # -log 4
+        -1.3863
     """
     return SequenceLogLikelihood(model, mean, tokens)
 

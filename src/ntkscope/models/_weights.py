@@ -29,12 +29,24 @@ SHOWN = 8  # names an error lists before it counts the rest
 
 
 def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write the state dict of `model` to a safetensors file, atomically; tied tensors are written twice."""
+    """Write the state dict of `model` to a safetensors file, atomically; tied tensors are written twice.
+
+    Examples:
+        >>> save_weights(model, folder + ".safetensors")
+        >>> list(read_weights(folder + ".safetensors")) == sorted(model.state_dict())
+        True
+    """
     save_tensors(model.state_dict(), path)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Write tensors by name to a safetensors file, atomically, where `read_weights` finds them."""
+    """Write tensors by name to a safetensors file, atomically, where `read_weights` finds them.
+
+    Examples:
+        >>> save_tensors({"w": torch.arange(3.0)}, folder + ".safetensors")
+        >>> read_weights(folder + ".safetensors")["w"]
+        tensor([0., 1., 2.])
+    """
     if Path(path).suffix != ".safetensors":
         raise UsageError(f"got {path} for weights; expected a name that ends in .safetensors")
     state = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
@@ -48,6 +60,12 @@ def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) ->
     A `state_dict` inside a checkpoint is found, and so are the weights of `model` under a prefix (`module.` of DataParallel,
     `model.` of a LightningModule that holds it); hyper-parameters and optimizer states are ignored. Nothing is loaded unless
     every shape agrees and, with `strict`, every name; `strict=False` loads the names both sides have.
+
+    Examples:
+        >>> save_weights(model, folder + ".safetensors")
+        >>> again = load_weights(ns.models.mlp(2, classes=2, widths=[4], seed=1), folder + ".safetensors")
+        >>> again(x).equal(model(x))
+        True
     """
     own = model.state_dict()
     empty = [key for key, value in own.items() if isinstance(value, Tensor) and value.is_meta]
@@ -91,7 +109,13 @@ def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) ->
 
 
 def read_weights(path: str | os.PathLike[str]) -> Params:
-    """The tensors in a weights file by name, on the CPU; a file that would run code is refused before it can."""
+    """The tensors in a weights file by name, on the CPU; a file that would run code is refused before it can.
+
+    Examples:
+        >>> save_tensors({"w": torch.arange(3.0)}, folder + ".safetensors")
+        >>> read_weights(folder + ".safetensors")
+        {'w': tensor([0., 1., 2.])}
+    """
     path = Path(path)
     if not os.path.isfile(path):
         beside = os.listdir(path.parent) if path.parent.is_dir() else []

@@ -56,6 +56,11 @@ def alexnet(
 
     `width` multiplies all channels and hidden units. On 224x224 the average pooling changes nothing. 57.0 million
     parameters with 10 outputs, 61.1 with 1000; Samarin, Roth and Belius (2022), section 3, round to 60.
+
+    Examples:
+        >>> net = alexnet(classes=3, width=0.05)
+        >>> net(torch.zeros(1, 3, 64, 64)).shape
+        torch.Size([1, 3])
     """
     with seeded(seed, "alexnet"):
         return AlexNet(classes, in_channels, width, dropout)

@@ -102,9 +102,10 @@ def gpt(
     By default its vocabulary is that of `ByteTokenizer`: 256 bytes and one mark of where texts start and end. `tied`: the
     readout is the token embedding. `sequence_log_likelihood` makes outputs (n, 1) of it, which kernels and training take.
 
-    >>> net = gpt(width=8, depth=1, context=5)
-    >>> net(torch.zeros(2, 5, dtype=torch.long)).shape, sum(p.numel() for p in net.parameters())
-    (torch.Size([2, 5, 257]), 2984)
+    Examples:
+        >>> net = gpt(width=8, depth=1, context=5)
+        >>> net(torch.zeros(2, 5, dtype=torch.long)).shape, sum(p.numel() for p in net.parameters())
+        (torch.Size([2, 5, 257]), 2984)
     """
     if width % heads:
         raise UsageError(f"got width={width} with heads={heads}; expected a width that the heads divide evenly")

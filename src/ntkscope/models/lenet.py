@@ -51,10 +51,11 @@ def lenet(
     The network was designed for 32x32 images; 28x28 ones are padded by 2 (`padding=None`), the reading under which the
     parameters number about 60,000 · width² as in Samarin, Roth and Belius (2022), section 3.
 
-    >>> sum(p.numel() for p in lenet().parameters())
-    61706
-    >>> sum(p.numel() for p in lenet(image_size=32, in_channels=3).parameters())
-    62006
+    Examples:
+        >>> sum(p.numel() for p in lenet().parameters())
+        61706
+        >>> sum(p.numel() for p in lenet(image_size=32, in_channels=3).parameters())
+        62006
     """
     if padding is None:
         padding = 2 if image_size == 28 else 0

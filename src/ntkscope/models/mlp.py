@@ -65,9 +65,10 @@ def mlp(
     The MNIST2 network in the public code of Engel et al. (2024) divides each hidden pre-activation by √100:
     `mlp(784, 1, widths=100, depth=3, ntk=True, sigma_w=[2.8, 1, 1, 10], sigma_b=[0.1, 0.1, 0.1, 1])`.
 
-    >>> net = mlp(1, widths=128, depth=3, activation="tanh")
-    >>> sum(p.numel() for p in net.parameters())
-    33409
+    Examples:
+        >>> net = mlp(1, widths=128, depth=3, activation="tanh")
+        >>> sum(p.numel() for p in net.parameters())
+        33409
     """
     sizes = [in_features, *_hidden(widths, depth), classes]
     if not ntk and sigma_w is None and (sigma_b is not None or law != "normal"):

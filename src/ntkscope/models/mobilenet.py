@@ -73,6 +73,11 @@ def mobilenetv2(
     """MobileNetV2 (Sandler et al. 2018) with the strides of the stem and of the second stage 1, for 32x32 images.
 
     Keys are those of torchvision; 2.24 million parameters, of which the depthwise convolutions hold few.
+
+    Examples:
+        >>> net = mobilenetv2(width=0.1).eval()
+        >>> net(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 10])
     """
     with seeded(seed, "mobilenetv2"):
         return MobileNetV2(classes, in_channels, width, dropout)

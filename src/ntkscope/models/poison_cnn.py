@@ -59,8 +59,9 @@ def poison_cnn(
     Batch norm follows the ReLU, with ε = 10⁻³ and momentum 0.01; the authors train it with SGD, step 0.01, Nesterov
     momentum 0.9, batches of 128.
 
-    >>> sum(p.numel() for p in poison_cnn().parameters())
-    820394
+    Examples:
+        >>> sum(p.numel() for p in poison_cnn().parameters())
+        820394
     """
     with seeded(seed, "poison_cnn"):
         return PoisonCNN(classes, in_channels, image_size, width, dropout)

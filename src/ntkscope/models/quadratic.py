@@ -17,11 +17,12 @@ def quadratic(in_features: Count, width: Count, classes: Count = 1, *, seed: int
     The network whose feature alignment has a closed form: Beaglehole, Mitliagkas and Agarwala (2024), Proposition 10.
     Its input gradient is 2 Wᵀ diag(a) W x. W is `layer1.weight`, a is `readout.weight`.
 
-    >>> net = quadratic(3, width=5)
-    >>> import torch
-    >>> x = torch.ones(1, 3)
-    >>> torch.allclose(net(x), net.readout.weight @ (net.layer1.weight @ x.T) ** 2)
-    True
+    Examples:
+        >>> net = quadratic(3, width=5)
+        >>> import torch
+        >>> x = torch.ones(1, 3)
+        >>> torch.allclose(net(x), net.readout.weight @ (net.layer1.weight @ x.T) ** 2)
+        True
     """
     with seeded(seed, "quadratic"):
         first = nn.Linear(in_features, width, bias=False)

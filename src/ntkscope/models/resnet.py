@@ -82,8 +82,20 @@ resnet18 = _registered(
 
     Keys are those of torchvision. `max_pool=True` puts the 3x3 pooling after the stem back, as the network behind
     the published weights (Phan 2021) of Engel et al. (2024) has it.
+
+    Examples:
+        >>> net = resnet18(width=0.1).eval()
+        >>> net(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 10])
     """,
 )
 resnet34 = _registered(
-    "resnet34", (3, 4, 6, 3), "ResNet-34 for 32x32 images, options as for `resnet18`; 21.28 million parameters."
+    "resnet34",
+    (3, 4, 6, 3),
+    """ResNet-34 for 32x32 images, options as for `resnet18`; 21.28 million parameters.
+
+    Examples:
+        >>> len(resnet34(width=0.1).layer3)
+        6
+    """,
 )

@@ -73,8 +73,9 @@ class CifarResNet(nn.Sequential):
 def resnet20(*, classes: Count = 10, in_channels: Count = 3, seed: int | None = 0) -> CifarResNet:
     """ResNet-20 of He et al. (2016), section 4.2: 0.27 million parameters.
 
-    >>> sum(p.numel() for p in resnet20().parameters())
-    269722
+    Examples:
+        >>> sum(p.numel() for p in resnet20().parameters())
+        269722
     """
     with seeded(seed, "resnet20"):
         return CifarResNet(3, classes, in_channels)
@@ -84,8 +85,9 @@ def resnet20(*, classes: Count = 10, in_channels: Count = 3, seed: int | None = 
 def resnet56(*, classes: Count = 10, in_channels: Count = 3, seed: int | None = 0) -> CifarResNet:
     """ResNet-56 of He et al. (2016), section 4.2: 0.85 million parameters.
 
-    >>> sum(p.numel() for p in resnet56().parameters())
-    853018
+    Examples:
+        >>> sum(p.numel() for p in resnet56().parameters())
+        853018
     """
     with seeded(seed, "resnet56"):
         return CifarResNet(9, classes, in_channels)

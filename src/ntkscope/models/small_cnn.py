@@ -85,8 +85,9 @@ def small_cnn(
     `small_cnn(classes=1, channels=(64, 32, 8), hidden=(128, 64), pool="avg", ntk=True)`, and for CIFAR2 two
     convolutions per block, max-pooling and three input channels.
 
-    >>> sum(p.numel() for p in small_cnn(image_size=8, classes=10).parameters())
-    23946
+    Examples:
+        >>> sum(p.numel() for p in small_cnn(image_size=8, classes=10).parameters())
+        23946
     """
     with seeded(seed, "small_cnn"):
         return SmallCNN(classes, in_channels, image_size, channels, convolutions, pool, hidden, ntk)

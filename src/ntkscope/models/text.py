@@ -92,6 +92,16 @@ def text(
     Nothing is downloaded. `pooling` is cls, mean, max or last; `hidden` the size of a token vector (by default the
     encoder's `config.hidden_size`). `pretrained=False` keeps the folder's architecture and draws fresh weights.
     `attention="eager"` is the implementation that every differentiation mode of PyTorch supports.
+
+    Examples:
+        >>> class Encoder(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed = nn.Embedding(100, 8)
+        ...     def forward(self, input_ids, attention_mask=None):
+        ...         return self.embed(input_ids)
+        >>> text(Encoder(), hidden=8, classes=3)(torch.tensor([[5, 7, 2]])).shape
+        torch.Size([1, 3])
     """
     with seeded(seed, "text"):
         if not isinstance(encoder, nn.Module):

@@ -49,6 +49,11 @@ def write_index(folder: str | Path) -> Path:
     """Write a page for every record in `folder` and below, and an `index.html` of them; return the path of the index.
 
     A record that cannot be read is listed with the reason. Hidden folders and links to folders are skipped.
+
+    Examples:
+        >>> _ = ns.Record.create(folder + "/run", kind="example")
+        >>> write_index(folder).name, (Path(folder) / "run/page.html").exists()
+        ('index.html', True)
     """
     folder = path_of(folder, "folder")
     entries = [_entry(folder, found) for found in records(folder)]
@@ -59,7 +64,14 @@ def write_index(folder: str | Path) -> Path:
 
 @checked
 def records(folder: str | Path) -> list[Path]:
-    """The folders at or below `folder` that hold a `record.json`, in the order of their names."""
+    """The folders at or below `folder` that hold a `record.json`, in the order of their names.
+
+    Examples:
+        >>> for name in ("first", "second"):
+        ...     _ = ns.Record.create(f"{folder}/{name}", kind="example")
+        >>> [found.name for found in records(folder)]
+        ['first', 'second']
+    """
     found = []
     for place, inner, files in os.walk(folder):
         inner[:] = sorted(name for name in inner if not name.startswith("."))

@@ -35,6 +35,11 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
     The file contains everything it shows and loads nothing from the network; a record that is still being written gives a
     page of what is there so far. Beside the page of an X-ray in its own folder lie `scores.csv` and `scores.json`, with the
     scores of every training item. O(bytes of the arrays shown).
+
+    Examples:
+        >>> _ = ns.Record.create(folder, kind="example")
+        >>> write_page(folder).name
+        'page.html'
     """
     folder = path_of(folder, "folder")
     if out is not None:
@@ -45,7 +50,13 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
 
 
 class Page:
-    """The page of a record; a notebook shows it in a frame."""
+    """The page of a record; a notebook shows it in a frame.
+
+    Examples:
+        >>> record = ns.Record.create(folder, kind="example")
+        >>> "<!doctype html>" in Page(record).html.lower()
+        True
+    """
 
     def __init__(self, record: Record | str | Path) -> None:
         self.record = record if isinstance(record, Record) else Record.open(record)

@@ -32,7 +32,14 @@ MOST_CHUNKS = 1 << 24  # chunks of a store that is accepted
 
 @dataclass(frozen=True)
 class FeatureStore(Store):
-    """Features of n inputs in a folder or at an fsspec URL, `rows` of them per chunk. It pickles, and holds no open files."""
+    """Features of n inputs in a folder or at an fsspec URL, `rows` of them per chunk. It pickles, and holds no open files.
+
+    Examples:
+        >>> K = ns.kernel("proj-trntk", model, x, dim=64, store=folder)
+        >>> store = FeatureStore.open(folder)
+        >>> store.n, store.width, len(store), store.missing(), store.read(0).shape
+        (12, 128, 1, [], torch.Size([12, 128]))
+    """
 
     folder: Folder
     n: int

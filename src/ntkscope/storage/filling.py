@@ -30,6 +30,15 @@ def fill(
     gives a different tile is refused, so that tiles of two networks never mix. `executor`: None for this process, or a
     `dask.distributed.Client`. Memory: what the source needs. What the source checked meanwhile is added to the store's
     certificate.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> from ntkscope.linalg import Grid, TileValues
+        >>> source = SimpleNamespace(grid=Grid(4, 4, 2), dtype=torch.float32, labels={"name": "ones"}, fingerprint={"x": "0"})
+        >>> source.tile = lambda i, j: TileValues(torch.ones(2, 2))
+        >>> store = ns.storage.KernelStore.prepare(folder, source)
+        >>> fill(store, source), fill(store, source)
+        (4, 0)
     """
     store.require(source)
     if executor is not None:

@@ -39,6 +39,12 @@ class KernelStore(Store):
 
     Tiles are written atomically: each is written under another name, flushed and renamed. Several processes may
     write at once, since a tile's bits are the same whoever computes it. It can be pickled, and holds no open files.
+
+    Examples:
+        >>> K = ns.kernel("trntk0", model, x, store=folder)
+        >>> store = KernelStore.open(folder)
+        >>> store.grid, store.missing(), store.read(0, 0).shape
+        (Grid(n=12, m=12, size=12, symmetric=True, across=None), [], torch.Size([12, 12]))
     """
 
     folder: Folder

@@ -11,7 +11,20 @@ from ntkscope.storage.chunks import Store
 
 
 class DamageWarning(RuntimeWarning):
-    """Tiles of a store were damaged and are computed again."""
+    """Tiles of a store were damaged and are computed again.
+
+    Examples:
+        >>> import warnings
+        >>> from pathlib import Path
+        >>> K = ns.kernel("trntk0", model, x, store=folder)
+        >>> tile = next(file for file in Path(folder).rglob("c/0/0"))
+        >>> _ = tile.write_bytes(bytes(tile.stat().st_size))
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     again = ns.kernel("trntk0", model, x, store=folder)
+        >>> [w.category.__name__ for w in caught], again.dense().equal(K.dense())
+        (['DamageWarning'], True)
+    """
 
 
 def to_check(store: Store, todo: Mapping[tuple[int, int], bool]) -> tuple[int, int] | None:

@@ -31,6 +31,13 @@ class TiledGram(Gram):
     `K @ v` reads every stored tile once, in both directions where the kernel is symmetric, while the next one is being
     read: the memory of a few tiles. Products of tiles are summed in float64. Sub-matrices and normalised Grams are
     views of the same files. `dense()` and `np.asarray` form the matrix; `to_dask()` gives it as a `dask.array`.
+
+    Examples:
+        >>> K = ns.kernel("trntk0", model, x, store=folder)
+        >>> K
+        TiledGram('trntk0', 12 × 12 symmetric, rows: samples, float32)
+        >>> bool(torch.allclose(K @ torch.ones(12), K.dense().sum(1)))
+        True
     """
 
     _out_of_core = True
@@ -165,6 +172,13 @@ def open_kernel(url: str | os.PathLike[str], *, partial: bool = False) -> Gram:
     An incomplete store is refused unless `partial=True`: then what is missing is NaN. A kernel of cosines is
     kept unnormalised, its label `normalize` says so, and it is divided as it is read; a partial one is not. A store of
     features (a projected kernel's) opens as the Gram of its features.
+
+    Examples:
+        >>> K = ns.kernel("trntk", model, x, store=folder)
+        >>> open_kernel(folder)
+        TiledGram('trntk', 12 × 12 symmetric, rows: samples, float32)
+        >>> bool(open_kernel(folder).dense().equal(K.dense()))
+        True
     """
     if kind_of(folder(url)) == FEATURES:
         return open_features(url)

@@ -32,10 +32,11 @@ class ConjugateLeastSquares(ScoreRegressor):
     Fitted: `weights_` (outputs, p), `rank_`, `cutoff_`, `singular_values_` (None where QR did not need them), `residual_` (the
     largest relative residual of an output).
 
-    >>> features = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
-    >>> fitted = ConjugateLeastSquares().fit(features, [1.0, 3.0, 5.0])
-    >>> fitted.weights_.round(12).tolist(), fitted.rank_
-    ([[1.0, 2.0]], 2)
+    Examples:
+        >>> features = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
+        >>> fitted = ConjugateLeastSquares().fit(features, [1.0, 3.0, 5.0])
+        >>> fitted.weights_.round(12).tolist(), fitted.rank_
+        ([[1.0, 2.0]], 2)
     """
 
     @renamed(ridge="alpha", rtol="tol")

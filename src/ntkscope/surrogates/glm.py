@@ -53,10 +53,11 @@ class KernelGLM(LinearClassifier):
     per class), `n_passes_` (all products with K: how often a kernel on disk is read), `converged_` (both within `tol`; a
     ConvergenceWarning where not). No jitter is ever needed: `jitter_` is 0.
 
-    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> glm = KernelGLM(alpha=1e-3).fit(K, ["a", "a", "b"])
-    >>> glm.predict(K).tolist(), glm.logits(K).shape
-    (['a', 'a', 'b'], (3, 2))
+    Examples:
+        >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> glm = KernelGLM(alpha=1e-3).fit(K, ["a", "a", "b"])
+        >>> glm.predict(K).tolist(), glm.logits(K).shape
+        (['a', 'a', 'b'], (3, 2))
     """
 
     def __init__(

@@ -42,14 +42,15 @@ def linearize(
     the mode when the model is linearised, the rest at the first inputs. Operations without forward mode are noticed there too
     and differentiated by two backward passes instead. Samarin, Roth & Belius (2022), Eq. 2 and 3.
 
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> with torch.no_grad():
-    ...     _ = model.weight.copy_(torch.tensor([[1.0, 2.0]]))
-    >>> linear = linearize(model)
-    >>> with torch.no_grad():
-    ...     _ = linear.u.weight.copy_(torch.tensor([[0.5, 0.0]]))
-    >>> linear(torch.tensor([[2.0, 1.0]])).tolist()  # 4 + 1
-    [[5.0]]
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        >>> linear = linearize(model)
+        >>> with torch.no_grad():
+        ...     _ = linear.u.weight.copy_(torch.tensor([[0.5, 0.0]]))
+        >>> linear(torch.tensor([[2.0, 1.0]])).tolist()  # 4 + 1
+        [[5.0]]
     """
     return Linearized(model, params=params, coordinates=coordinates, offset=offset)
 
@@ -60,6 +61,11 @@ class Linearized(nn.Module):
 
     `.to` moves and casts both, `state_dict` holds both. `.train()` changes nothing: the network stays in the mode in which it
     was linearised, so neither dropout nor BatchNorm wakes. A tied parameter is one parameter, under its first name.
+
+    Examples:
+        >>> linear = Linearized(model)
+        >>> linear(x).allclose(model(x)), sum(u.numel() for u in linear.parameters())
+        (True, 22)
     """
 
     def __init__(

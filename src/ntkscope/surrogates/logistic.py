@@ -64,9 +64,10 @@ class KernelLogistic(LinearClassifier):
     `gradient_norm_` (of the stationarity equations), `converged_` (the gap is within `tol`; a ConvergenceWarning where not),
     `n_iter_`, `jitter_`: what was added to the diagonal of a kernel with negative eigenvalues, with a warning.
 
-    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> KernelLogistic(alpha=0.1).fit(K, [0, 0, 1]).predict(K).tolist()
-    [0, 0, 1]
+    Examples:
+        >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> KernelLogistic(alpha=0.1).fit(K, [0, 0, 1]).predict(K).tolist()
+        [0, 0, 1]
     """
 
     def __init__(

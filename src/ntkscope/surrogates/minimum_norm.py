@@ -48,9 +48,10 @@ class MinimumNorm(_MinimumNorm, LeastSquaresRegressor):
     the fit is best in `Σ_i v_i (y_i - f(x_i))²`: `c = S (S K S)⁺ S y`, S² = diag(v), and cut-off, rank and residual are
     those of `S K S`: Qadeer et al., in the PNNL report (2023), equations 13 and 14.
 
-    >>> fitted = MinimumNorm().fit(np.ones((2, 2)), [1.0, 1.0])
-    >>> fitted.coef_.round(12).tolist(), fitted.rank_
-    ([[0.5, 0.5]], 1)
+    Examples:
+        >>> fitted = MinimumNorm().fit(np.ones((2, 2)), [1.0, 1.0])
+        >>> fitted.coef_.round(12).tolist(), fitted.rank_
+        ([[0.5, 0.5]], 1)
     """
 
 
@@ -59,7 +60,8 @@ class MinimumNorm(_MinimumNorm, LeastSquaresRegressor):
 class MinimumNormClassifier(_MinimumNorm, LeastSquaresClassifier):
     """`MinimumNorm` on one-hot targets; the class of the largest output wins.
 
-    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> MinimumNormClassifier().fit(K, [0, 0, 1]).predict(K).tolist()
-    [0, 0, 1]
+    Examples:
+        >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> MinimumNormClassifier().fit(K, [0, 0, 1]).predict(K).tolist()
+        [0, 0, 1]
     """

@@ -21,10 +21,11 @@ class NearestClassCentre(LinearClassifier):
     classifier; `variance` changes probabilities and no prediction. It is the rule that a collapsed network's own decisions
     agree with (Papyan, Han & Donoho 2020, NC4).
 
-    >>> import numpy as np
-    >>> x = np.array([[0.0], [2.0], [10.0]])
-    >>> NearestClassCentre().fit(x @ x.T, [0, 0, 1]).predict(np.array([[5.0], [6.0]]) @ x.T).tolist()
-    [0, 1]
+    Examples:
+        >>> import numpy as np
+        >>> x = np.array([[0.0], [2.0], [10.0]])
+        >>> NearestClassCentre().fit(x @ x.T, [0, 0, 1]).predict(np.array([[5.0], [6.0]]) @ x.T).tolist()
+        [0, 1]
     """
 
     def __init__(self, variance: Positive = 1.0) -> None:

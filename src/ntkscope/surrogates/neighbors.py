@@ -26,9 +26,10 @@ class KernelNeighbors(KernelClassifier):
     where length should not count. `logits` are the logarithms of `(count + 1/classes) / (k + 1)`, finite for every class,
     so `predict_proba` are the smoothed shares. A tied vote goes to the tied class with the nearest neighbour.
 
-    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> KernelNeighbors(k=1).fit(K, ["a", "a", "b"]).predict([[0.1, 0.0, 0.9]]).tolist()
-    ['b']
+    Examples:
+        >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> KernelNeighbors(k=1).fit(K, ["a", "a", "b"]).predict([[0.1, 0.0, 0.9]]).tolist()
+        ['b']
     """
 
     def __init__(self, k: Count = 5) -> None:

@@ -127,11 +127,12 @@ class RecursiveFeatureMachine(_RecursiveFeatures, ScoreRegressor):
     Fitted: `metric_` (d, d), or (d,) if diagonal, `coef_` (outputs, n), `intercept_`, `bandwidth_`, `alpha_`, `iterations_`,
     and `path_`, every regression with its settings and errors. Radhakrishnan, Beaglehole, Pandit & Belkin, Science 383 (2024).
 
-    >>> random = np.random.default_rng(0)
-    >>> X = random.normal(size=(200, 6))
-    >>> machine = RecursiveFeatureMachine().fit(X, X[:, 0] * X[:, 1])
-    >>> np.diag(machine.metric_).round(1).tolist()[:4], machine.iterations_ > 0
-    ([1.0, 1.0, 0.0, 0.0], True)
+    Examples:
+        >>> random = np.random.default_rng(0)
+        >>> X = random.normal(size=(200, 6))
+        >>> machine = RecursiveFeatureMachine().fit(X, X[:, 0] * X[:, 1])
+        >>> np.diag(machine.metric_).round(1).tolist()[:4], machine.iterations_ > 0
+        ([1.0, 1.0, 0.0, 0.0], True)
     """
 
     def fit(self, X: Any, y: Any) -> RecursiveFeatureMachine:
@@ -149,9 +150,10 @@ class RecursiveFeatureClassifier(_RecursiveFeatures, ScoreClassifier):
 
     `predict_proba`, the softmax of the outputs, orders classes but is not calibrated.
 
-    >>> X = np.random.default_rng(0).normal(size=(100, 4))
-    >>> RecursiveFeatureClassifier().fit(X[:80], X[:80, 0] > 0).score(X[80:], X[80:, 0] > 0)
-    1.0
+    Examples:
+        >>> X = np.random.default_rng(0).normal(size=(100, 4))
+        >>> RecursiveFeatureClassifier().fit(X[:80], X[:80, 0] > 0).score(X[80:], X[80:, 0] > 0)
+        1.0
     """
 
     def fit(self, X: Any, y: Any) -> RecursiveFeatureClassifier:

@@ -154,9 +154,10 @@ class KernelRidge(_Ridge, LeastSquaresRegressor):
     within 1e-6, and conjugate gradients reached `tol`; a warning where not), `n_passes_` (products with K; 0 where it was
     formed).
 
-    >>> ridge = KernelRidge(alpha=1.0).fit(3 * np.eye(2), [4.0, 8.0])
-    >>> ridge.predict(3 * np.eye(2)).tolist(), ridge.leave_one_out(3 * np.eye(2)).tolist()
-    ([3.0, 6.0], [[0.0], [0.0]])
+    Examples:
+        >>> ridge = KernelRidge(alpha=1.0).fit(3 * np.eye(2), [4.0, 8.0])
+        >>> ridge.predict(3 * np.eye(2)).tolist(), ridge.leave_one_out(3 * np.eye(2)).tolist()
+        ([3.0, 6.0], [[0.0], [0.0]])
     """
 
 
@@ -167,9 +168,10 @@ class KernelRidgeClassifier(_Ridge, LeastSquaresClassifier):
 
     `predict_proba`, the softmax of the outputs, orders classes but is not calibrated.
 
-    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> KernelRidgeClassifier(alpha=0.1).fit(K, [0, 0, 1]).predict(K).tolist()
-    [0, 0, 1]
+    Examples:
+        >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> KernelRidgeClassifier(alpha=0.1).fit(K, [0, 0, 1]).predict(K).tolist()
+        [0, 0, 1]
     """
 
 

@@ -41,10 +41,11 @@ class KernelRidgeLOO(LinearRegressor):
     the kernel indefinite at that α), `loo_r2_` (1 minus the smallest error over the variance of the targets; 1 for constant
     ones), `rows_` (how many rows chose α), and `converged_`, `n_iter_` of the fit.
 
-    >>> x = np.linspace(0, 1, 9)
-    >>> ridge = KernelRidgeLOO().fit(np.outer(x, x), 2 * x + 1)
-    >>> ridge.predict(np.outer([0.5], x)).round(4).tolist(), ridge.edge_
-    ([2.0], 'smallest')
+    Examples:
+        >>> x = np.linspace(0, 1, 9)
+        >>> ridge = KernelRidgeLOO().fit(np.outer(x, x), 2 * x + 1)
+        >>> ridge.predict(np.outer([0.5], x)).round(4).tolist(), ridge.edge_
+        ([2.0], 'smallest')
     """
 
     def __init__(self, alphas: Sequence[Positive] = ALPHAS, *, rows: Several = DENSE_UP_TO, seed: int = 0) -> None:

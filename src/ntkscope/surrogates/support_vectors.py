@@ -182,12 +182,13 @@ class KernelSVM(SupportVectors, LinearClassifier):
     where not), `jitter_` (what Newton's method added to the diagonal of a kernel with negative eigenvalues, with a warning; the
     objective is that of `K + jitter_ I`).
 
-    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> KernelSVM().fit(K, [0, 0, 1]).predict(K).tolist()
-    [0, 0, 1]
-    >>> svm = KernelSVM(loss="squared_hinge", intercept="penalised").fit(K, [0, 0, 1])
-    >>> svm.solver_, svm.decision_function(K).round(3).tolist()
-    ('newton', [-0.781, -0.781, 0.625])
+    Examples:
+        >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> KernelSVM().fit(K, [0, 0, 1]).predict(K).tolist()
+        [0, 0, 1]
+        >>> svm = KernelSVM(loss="squared_hinge", intercept="penalised").fit(K, [0, 0, 1])
+        >>> svm.solver_, svm.decision_function(K).round(3).tolist()
+        ('newton', [-0.781, -0.781, 0.625])
     """
 
     _margin = "hinge"
@@ -235,9 +236,10 @@ class KernelSVR(SupportVectors, LinearRegressor):
     (solver "smo"); with a penalised one, squared or not, its LinearSVR. Fitted: `coef_` (outputs, n), `intercept_` (outputs,),
     `support_`, `n_iter_`, `solver_`, `objective_`, `gap_`, `converged_`, `jitter_`.
 
-    >>> K = [[2.0, 1.0], [1.0, 2.0]]
-    >>> KernelSVR(100.0, epsilon=0.1).fit(K, [1.0, 3.0]).predict(K).round(6).tolist()
-    [1.1, 2.9]
+    Examples:
+        >>> K = [[2.0, 1.0], [1.0, 2.0]]
+        >>> KernelSVR(100.0, epsilon=0.1).fit(K, [1.0, 3.0]).predict(K).round(6).tolist()
+        [1.1, 2.9]
     """
 
     _margin = "epsilon_insensitive"

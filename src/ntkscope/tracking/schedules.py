@@ -22,6 +22,11 @@ class OnPlateau:
 
     The loss is averaged over every `window` steps. A plateau begins where an average is less than `least` (a fraction) below
     the one before it; the next one can begin once the loss has fallen by more than that again.
+
+    Examples:
+        >>> plan = agenda(OnPlateau(window=1), total=None)
+        >>> [step for step, loss in enumerate([4.0, 2.0, 1.0, 1.0, 1.0]) if plan.due(step, loss)]
+        [3]
     """
 
     window: Count = 100

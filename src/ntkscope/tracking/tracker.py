@@ -50,14 +50,13 @@ class Tracker:
     processes that train together the first one records. Random states, modes, gradients and buffers are left as they are, so
     weights are the same to the bit with and without it.
 
-    >>> import tempfile, torch
-    >>> model = nn.Linear(2, 3)
-    >>> out = tempfile.mkdtemp() + "/run"
-    >>> with Tracker(model, (torch.eye(2), torch.tensor([0, 1])), out, watch=("weights", "ck"), when=[2], total=2) as tracker:
-    ...     for _ in range(2):
-    ...         tracker.step(loss=0.5)
-    >>> Record.open(out).series("moments")[0]["step"], Record.open(out).series("spectra")[0]["of"]
-    (0, 'weights:weight')
+    Examples:
+        >>> with Tracker(model, (x, y), folder, watch=("weights", "ck"), when=[2], total=2) as tracker:
+        ...     for _ in range(2):
+        ...         tracker.step(loss=0.5)
+        >>> record = Record.open(folder)
+        >>> record.series("moments")[0]["step"], record.series("spectra")[0]["of"]
+        (0, 'weights:layer1.weight')
     """
 
     @checked

@@ -43,9 +43,10 @@ class Translate(ItemAugmentation):
     `ns.data.translate(part, max_shift, derive_seed(s, "augment"), epoch=e)` moves the item at its position (that transform
     prefers a part's own item numbers, `extras["index"]`). Reference: Samarin et al. (2022), section 4.1.
 
-    >>> x, still = torch.rand(2, 1, 4, 4), Translate(0)
-    >>> still.apply(x, torch.arange(2), torch.tensor([still.keys(0, 0)] * 2)).equal(x)
-    True
+    Examples:
+        >>> x, still = torch.rand(2, 1, 4, 4), Translate(0)
+        >>> still.apply(x, torch.arange(2), torch.tensor([still.keys(0, 0)] * 2)).equal(x)
+        True
     """
 
     max_shift: CountOrZero = 7
@@ -74,9 +75,10 @@ class Translate(ItemAugmentation):
 class CropFlip:
     """Pad every image by `padding`, cut a window of the old size at random, mirror it with probability one half.
 
-    >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
-    >>> CropFlip(padding=0, flip=False)(x, torch.Generator()).equal(x)
-    True
+    Examples:
+        >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
+        >>> CropFlip(padding=0, flip=False)(x, torch.Generator()).equal(x)
+        True
     """
 
     padding: CountOrZero = 4

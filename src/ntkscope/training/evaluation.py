@@ -29,9 +29,10 @@ def evaluate(
 
     The loss is the mean over items, or Σ wᵢ ℓᵢ with item weights. Each batch is moved to the model's device.
 
-    >>> part = Part(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
-    >>> evaluate(nn.Identity(), part)["accuracy"]
-    0.5
+    Examples:
+        >>> part = Part(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+        >>> evaluate(nn.Identity(), part)["accuracy"]
+        0.5
     """
     rule, size = as_loss(loss), batch_size or len(part)
     if len(part) == 0:

@@ -52,12 +52,13 @@ def fit(
     The seed fixes the result to the bit on one machine, and the global generators are left as they were.
     Cost: a forward and a backward pass per step; memory: the model, its optimizer state and one snapshot.
 
-    >>> part = Part(torch.tensor([[1.0]]), torch.tensor([2.0]))
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> _ = nn.init.zeros_(model.weight)
-    >>> snapshot = fit(model, part, loss="mse", lr=0.25, steps=3).final()
-    >>> snapshot.params["weight"].item()  # 2 (1 - (1 - 2 lr)³)
-    1.75
+    Examples:
+        >>> part = Part(torch.tensor([[1.0]]), torch.tensor([2.0]))
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> snapshot = fit(model, part, loss="mse", lr=0.25, steps=3).final()
+        >>> snapshot.params["weight"].item()  # 2 (1 - (1 - 2 lr)³)
+        1.75
     """
     settings = as_settings(settings, options)
     instance(model, "a model", nn.Module, "a torch.nn.Module")

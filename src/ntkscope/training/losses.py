@@ -40,9 +40,10 @@ class Loss(ABC):
 class CrossEntropy(Loss):
     """-log softmax(f(x))_y; targets are class numbers (n,) or probabilities (n, c).
 
-    >>> import torch
-    >>> round(CrossEntropy().each(torch.zeros(1, 4), torch.tensor([2])).item(), 4)  # log 4
-    1.3863
+    Examples:
+        >>> import torch
+        >>> round(CrossEntropy().each(torch.zeros(1, 4), torch.tensor([2])).item(), 4)  # log 4
+        1.3863
     """
 
     label_smoothing: Share = 0.0

@@ -25,6 +25,13 @@ class Phase:
     or `.bias`, or a pattern on parameter names such as `"layer2.*"`. At its start the parameters that `reinit` names
     are redrawn: by their module's `reset_parameters`, or from `fresh(seed)`, a network built like the one trained.
     Their optimizer state is dropped; `reset_optimizer` drops all of it. `epochs=None` lasts to the end.
+
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> mode = (Phase(train=("last",), epochs=2), Phase())
+        >>> trained = ns.training.fit(model, Part(x, y), lr=0.1, epochs=2, mode=mode).final()
+        >>> trained.params["layer1.weight"].equal(model.layer1.weight)
+        True
     """
 
     train: tuple[str, ...] = ("*",)
@@ -43,27 +50,43 @@ MODES: Registry[Callable[[], Mode]] = Registry("training mode")
 def reg() -> Mode:
     """All layers learn throughout.
 
-    >>> reg()[0].train
-    ('*',)
+    Examples:
+        >>> reg()[0].train
+        ('*',)
     """
     return (Phase(),)
 
 
 @MODES.register("stop-first")
 def stop_first(epochs: int = 1) -> Mode:
-    """All layers learn for `epochs`; then the first layer stays as it is."""
+    """All layers learn for `epochs`; then the first layer stays as it is.
+
+    Examples:
+        >>> [(phase.epochs, phase.freeze) for phase in stop_first(epochs=5)]
+        [(5, ()), (None, ('first',))]
+    """
     return (Phase(epochs=epochs), Phase(freeze=("first",)))
 
 
 @MODES.register("first-last")
 def first_last(epochs: int = 1) -> Mode:
-    """Only the first layer learns for `epochs`, then only the last."""
+    """Only the first layer learns for `epochs`, then only the last.
+
+    Examples:
+        >>> [phase.train for phase in first_last(epochs=5)]
+        [('first',), ('last',)]
+    """
     return (Phase(train=("first",), epochs=epochs), Phase(train=("last",)))
 
 
 @MODES.register("reinit")
 def reinit(epochs: int = 1, fresh: Callable[[int], nn.Module] | None = None) -> Mode:
-    """As stop-first, but the last layer is redrawn when the first is frozen."""
+    """As stop-first, but the last layer is redrawn when the first is frozen.
+
+    Examples:
+        >>> [(phase.freeze, phase.reinit) for phase in reinit(epochs=5)]
+        [((), ()), (('first',), ('last',))]
+    """
     return (Phase(epochs=epochs), Phase(freeze=("first",), reinit=("last",), fresh=fresh))
 
 

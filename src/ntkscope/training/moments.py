@@ -15,7 +15,12 @@ from ntkscope.core.checked import Count
 
 @dataclass(frozen=True)
 class Every:
-    """The start, every `count` steps or epochs, and the end."""
+    """The start, every `count` steps or epochs, and the end.
+
+    Examples:
+        >>> snapshot_steps(Every(2, "epoch"), total=10, per_epoch=2)
+        (0, 4, 8, 10)
+    """
 
     count: Count
     unit: Literal["epoch", "step"] = "step"
@@ -23,7 +28,12 @@ class Every:
 
 @dataclass(frozen=True)
 class LogSpaced:
-    """The start, about `count` steps spaced evenly in their logarithm from 1 on, and the end."""
+    """The start, about `count` steps spaced evenly in their logarithm from 1 on, and the end.
+
+    Examples:
+        >>> snapshot_steps(LogSpaced(4), total=1000)
+        (0, 1, 10, 100, 1000)
+    """
 
     count: Count
 

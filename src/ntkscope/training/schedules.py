@@ -32,8 +32,9 @@ class Constant(Schedule):
 class LearningRateSteps(Schedule):
     """The rate is multiplied by each factor once its moment (an epoch or a step) has come; factors accumulate.
 
-    >>> LearningRateSteps(((2, 0.1), (4, 0.5))).factor(step=40, per_epoch=10, total=100)
-    0.05
+    Examples:
+        >>> LearningRateSteps(((2, 0.1), (4, 0.5))).factor(step=40, per_epoch=10, total=100)
+        0.05
     """
 
     at: tuple[tuple[CountOrZero, Number], ...]
@@ -48,8 +49,9 @@ class LearningRateSteps(Schedule):
 class Triangular(Schedule):
     """From `start` up to 1 over the first `peak` of the run, then straight down to `end`. Smith (2017).
 
-    >>> [Triangular(peak=0.5).factor(step, 1, 4) for step in range(5)]
-    [0.0, 0.5, 1.0, 0.5, 0.0]
+    Examples:
+        >>> [Triangular(peak=0.5).factor(step, 1, 4) for step in range(5)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     peak: Share = 0.25
@@ -67,8 +69,9 @@ class Triangular(Schedule):
 class Cosine(Schedule):
     """Straight up to 1 over the first `warmup` of the run, then half a cosine down to `end`. Loshchilov and Hutter (2017).
 
-    >>> [round(Cosine(warmup=0.5).factor(step, 1, 8), 6) for step in (0, 2, 4, 6, 8)]
-    [0.0, 0.5, 1.0, 0.5, 0.0]
+    Examples:
+        >>> [round(Cosine(warmup=0.5).factor(step, 1, 8), 6) for step in (0, 2, 4, 6, 8)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     end: NonNegative = 0.0

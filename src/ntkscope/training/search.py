@@ -74,9 +74,10 @@ class SearchResult:
 def folds(part: Part, count: int, seed: int = 0) -> Iterator[tuple[Part, Part]]:
     """`count` pairs (rest, fold), folds disjoint and together everything; class numbers are spread evenly over them.
 
-    >>> part = Part(torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 1, 1, 1]))
-    >>> [sorted(fold.y.tolist()) for _, fold in folds(part, 3)]
-    [[0, 1], [0, 1], [0, 1]]
+    Examples:
+        >>> part = Part(torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> [sorted(fold.y.tolist()) for _, fold in folds(part, 3)]
+        [[0, 1], [0, 1], [0, 1]]
     """
     instance(part, "data", Part, "a Part(x, y)")
     count = whole(count, "count", low=2, high=len(part), expected=f"2 ... {len(part)} folds of {len(part)} items")
@@ -111,6 +112,13 @@ def search(
 
     With `vectorised` the settings that differ in lr and weight decay alone train together on all folds, one `fit_ensemble` for
     each network and choice of the other settings: the same scores, up to rounding, in a fraction of the time.
+
+    Examples:
+        >>> def build(seed):
+        ...     return ns.models.mlp(2, classes=2, widths=[4], seed=seed)
+        >>> found = search(build, ns.core.Part(x, y), {"lr": [1e-6, 0.5]}, steps=5, folds_count=3, score="loss")
+        >>> found.best.options, found.best.mean < found.rows[0].mean
+        ({'lr': 0.5}, True)
     """
     if not grid or any(len(values) == 0 for values in grid.values()):
         raise UsageError(

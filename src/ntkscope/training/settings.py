@@ -44,9 +44,10 @@ class Settings:
     """Everything that fixes a run besides the network and the data; `fit`, `fit_ensemble` and `search` take one, or its fields
     as keywords. `fit` explains each of them.
 
-    >>> base = Settings(lr=0.1, epochs=3, loss="mse")
-    >>> as_settings(base, {"lr": 0.2}).lr
-    0.2
+    Examples:
+        >>> base = Settings(lr=0.1, epochs=3, loss="mse")
+        >>> as_settings(base, {"lr": 0.2}).lr
+        0.2
     """
 
     lr: float | int

@@ -53,7 +53,14 @@ def take(
 
 
 def restore(model: nn.Module, snapshot: Snapshot) -> nn.Module:
-    """Copy the parameters and buffers of `snapshot` into `model`, in place, and return it."""
+    """Copy the parameters and buffers of `snapshot` into `model`, in place, and return it.
+
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> snapshot = ns.training.fit(model, Part(x, y), lr=0.1, steps=2).final()
+        >>> restore(model, snapshot).readout.weight.equal(snapshot.params["readout.weight"])
+        True
+    """
     for kind, own, stored in (
         ("parameters", dict(model.named_parameters()), snapshot.params),
         ("buffers", dict(model.named_buffers()), snapshot.buffers),
@@ -71,7 +78,15 @@ def restore(model: nn.Module, snapshot: Snapshot) -> nn.Module:
 
 
 def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str], *, store: str | None = None) -> None:
-    """Write `snapshot` to a safetensors file with a checksum, atomically; `store`: which store it belongs to."""
+    """Write `snapshot` to a safetensors file with a checksum, atomically; `store`: which store it belongs to.
+
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> snapshot = ns.training.fit(model, Part(x, y), lr=0.1, steps=2).final()
+        >>> save_snapshot(snapshot, folder + ".safetensors")
+        >>> load_snapshot(folder + ".safetensors").params["readout.bias"].equal(snapshot.params["readout.bias"])
+        True
+    """
     tensors = {f"params/{k}": v for k, v in snapshot.params.items()}
     tensors |= {f"buffers/{k}": v for k, v in snapshot.buffers.items()}
     tensors |= {f"optimizer/{k}/{key}": v for k, state in snapshot.optimizer.items() for key, v in state.items()}
@@ -90,7 +105,15 @@ def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str], *, store: st
 
 
 def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> Snapshot:
-    """Read what `save_snapshot` wrote; an error if its bytes differ, or if it belongs to another `store`."""
+    """Read what `save_snapshot` wrote; an error if its bytes differ, or if it belongs to another `store`.
+
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> snapshot = ns.training.fit(model, Part(x, y), lr=0.1, steps=2).final()
+        >>> save_snapshot(snapshot, folder + ".safetensors")
+        >>> load_snapshot(folder + ".safetensors").step
+        2
+    """
     if not Path(path).is_file():
         raise DataNotFound(f"no snapshot at {path}; expected a file that training wrote with store=, or save_snapshot")
     check_safetensors(Path(path), "delete it and train again")

@@ -15,8 +15,9 @@ class StopWhen:
 
     Checked every `every` epochs, on the training part or on `part`, in evaluation mode.
 
-    >>> StopWhen(loss=0.1).reached({"loss": 0.05, "accuracy": 0.9})
-    True
+    Examples:
+        >>> StopWhen(loss=0.1).reached({"loss": 0.05, "accuracy": 0.9})
+        True
     """
 
     loss: float | int | None = None

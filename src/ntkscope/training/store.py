@@ -33,6 +33,14 @@ class SnapshotStore(Mapping[int, Snapshot]):
     """The snapshots in `folder` by step, each read from disk on lookup.
 
     `latest.safetensors`, where there is one, is where a run that was between chosen steps can be resumed from.
+
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> training = ns.training.fit(model, Part(x, y), lr=0.1, steps=4, snapshots=2, store=folder)
+        >>> _ = training.final()
+        >>> store = SnapshotStore(folder)
+        >>> list(store), store[4].step, store.final_step
+        ([0, 2, 4], 4, 4)
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

@@ -48,9 +48,10 @@ def parse_time(time: str | int | float | None) -> float | None:
 class Budget:
     """`time` ("10m", seconds, None for no limit) and `memory` ("2GiB", bytes), the model and its data not counted.
 
-    >>> budget = Budget("90s", "1GiB")
-    >>> budget.seconds, budget.bytes
-    (90.0, 1073741824)
+    Examples:
+        >>> budget = Budget("90s", "1GiB")
+        >>> budget.seconds, budget.bytes
+        (90.0, 1073741824)
     """
 
     time: str | int | float | None = "15m"

@@ -82,6 +82,11 @@ def xray(
     network, other data, labels, seeds, or `options=` (what a factory made the network with) are refused: their fingerprints
     are compared, the network is run again and a few entries of a stored kernel are recomputed. The page is made from it by
     `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
+
+    Examples:
+        >>> record = xray(model, (x, y), (x, y), folder, budget="1s", progress=False)
+        >>> record.kind, record.status, ns.report.write_page(folder).name
+        ('xray', 'done', 'page.html')
     """
     began = time.perf_counter() if settings.began is None else settings.began
     if not isinstance(model, nn.Module):

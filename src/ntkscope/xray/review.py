@@ -53,7 +53,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Review:
-    """The decisions on the doubtful labels of one X-ray, `record` by its id."""
+    """The decisions on the doubtful labels of one X-ray, `record` by its id.
+
+    Examples:
+        >>> review = Review("0" * 16, (Decision(0, 2, label=1, suggested=3, decision="accept"),))
+        >>> review, review.accepted[0].suggested
+        (Review(1 accepted, 0 rejected, 0 undecided), 3)
+    """
 
     record: str
     decisions: tuple[Decision, ...]
@@ -72,9 +78,10 @@ class Review:
         """The labels of the whole training set with the accepted suggestions in place; a label that differs from the one
         reviewed is an error, as are an item that is not there and a suggestion that the labels' type cannot hold.
 
-        >>> review = Review("0" * 16, (Decision(0, 2, label=1, suggested=3, decision="accept"),))
-        >>> review.corrected(np.array([0, 0, 1])).tolist()
-        [0, 0, 3]
+        Examples:
+            >>> review = Review("0" * 16, (Decision(0, 2, label=1, suggested=3, decision="accept"),))
+            >>> review.corrected(np.array([0, 0, 1])).tolist()
+            [0, 0, 3]
         """
         labels = np.array(y, copy=True)
         if labels.ndim != 1 or labels.dtype.kind not in "biuf":
@@ -115,7 +122,16 @@ class Review:
 
 
 def read_review(path: str | Path) -> Review:
-    """A review that was saved from a page, as JSON or CSV; anything else is a `DataCorrupt` that says what is wrong."""
+    """A review that was saved from a page, as JSON or CSV; anything else is a `DataCorrupt` that says what is wrong.
+
+    Examples:
+        >>> import json
+        >>> decision = {"index": 0, "original": 2, "label": 1, "suggested": 3, "decision": "accept"}
+        >>> saved = {"format": "ntkscope-review", "version": 1, "record": "0" * 16, "decisions": [decision]}
+        >>> _ = Path(folder + ".json").write_text(json.dumps(saved))
+        >>> read_review(folder + ".json").corrected(np.array([0, 0, 1]))
+        array([0, 0, 3])
+    """
     path = path_of(path, "path")
     try:
         content = read_bytes(path, DataCorrupt, limit=LARGEST)

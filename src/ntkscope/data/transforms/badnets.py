@@ -59,11 +59,12 @@ class Trigger:
     refused, since normalised images need the colour in their own units (`in_units`). `place` is one of PLACES
     ("random": another place for each image) or the (row, column) of the patch's upper left pixel.
 
-    >>> Trigger(size=2).mask(4, 4).int()
-    tensor([[0, 0, 0, 0],
-            [0, 0, 0, 0],
-            [0, 0, 1, 1],
-            [0, 0, 1, 1]], dtype=torch.int32)
+    Examples:
+        >>> Trigger(size=2).mask(4, 4).int()
+        tensor([[0, 0, 0, 0],
+                [0, 0, 0, 0],
+                [0, 0, 1, 1],
+                [0, 0, 1, 1]], dtype=torch.int32)
     """
 
     size: Count = 4
@@ -131,8 +132,9 @@ class Trigger:
     def in_units(self, mean: Float[Tensor, " channels"], std: Float[Tensor, " channels"]) -> Trigger:
         """The same trigger for images normalised as (pixel - mean) / std; real data sets keep both in their extras.
 
-        >>> Trigger(colour="red").in_units(torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.5, 0.5, 0.25])).colour
-        (1.0, -1.0, -2.0)
+        Examples:
+            >>> Trigger(colour="red").in_units(torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.5, 0.5, 0.25])).colour
+            (1.0, -1.0, -2.0)
         """
         values = _channels(self.colour, len(mean)) if isinstance(self.colour, str) else self.colour
         if len(values) != len(mean):
@@ -176,9 +178,10 @@ def badnets(
     Cost: O(pixels). Reference: Gu et al. (2019), as used in the PNNL report (2023), section 4 (one tenth of the
     training images; size, place and target are not stated there).
 
-    >>> part = badnets(Part(torch.zeros(20, 3, 8, 8), torch.arange(20) % 4), 0.1, target=1, size=2)
-    >>> int(part.extras["poisoned"].sum()), part.y[part.extras["poisoned"]].tolist()
-    (2, [1, 1])
+    Examples:
+        >>> part = badnets(Part(torch.zeros(20, 3, 8, 8), torch.arange(20) % 4), 0.1, target=1, size=2)
+        >>> int(part.extras["poisoned"].sum()), part.y[part.extras["poisoned"]].tolist()
+        (2, [1, 1])
     """
     if trigger is not None and look:
         raise UsageError(f"both trigger and {', '.join(look)} are given; expected one or the other")
@@ -198,9 +201,10 @@ def badnets(
 def stamp(part: Part, trigger: Trigger | None = None, *, target: CountOrZero | None = None, seed: int = 0) -> Part:
     """Every image with the trigger on: the poisoned test set. Labels stay, or all become `target` where given.
 
-    >>> part = stamp(Part(torch.zeros(2, 3, 8, 8), torch.tensor([0, 1])), Trigger(size=2))
-    >>> part.y.tolist(), part.x.sum().item()
-    ([0, 1], 16.0)
+    Examples:
+        >>> part = stamp(Part(torch.zeros(2, 3, 8, 8), torch.tensor([0, 1])), Trigger(size=2))
+        >>> part.y.tolist(), part.x.sum().item()
+        ([0, 1], 16.0)
     """
     mask = torch.ones(len(part), dtype=torch.bool)
     y = part.y if target is None else torch.full_like(part.y, target)

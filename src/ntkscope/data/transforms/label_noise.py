@@ -15,9 +15,10 @@ def label_noise(part: Part, fraction: Share, classes: Several, seed: int = 0) ->
 
     `extras["noisy"]` is the mask of these items and `extras["clean_y"]` the labels before. O(n).
 
-    >>> noisy = label_noise(Part(torch.zeros(10, 1), torch.zeros(10, dtype=torch.int64)), 0.3, classes=3)
-    >>> int(noisy.extras["noisy"].sum()), bool((noisy.y[noisy.extras["noisy"]] != 0).all())
-    (3, True)
+    Examples:
+        >>> noisy = label_noise(Part(torch.zeros(10, 1), torch.zeros(10, dtype=torch.int64)), 0.3, classes=3)
+        >>> int(noisy.extras["noisy"].sum()), bool((noisy.y[noisy.extras["noisy"]] != 0).all())
+        (3, True)
     """
     check_labels(part.y, classes)
     mask = chosen(len(part), fraction, torch.ones(len(part), dtype=torch.bool), seed, "label noise", "items")

@@ -21,8 +21,9 @@ def one_vs_rest(data: Part | Split, positive: int) -> Part | Split:
     are real numbers; "mse" counts a prediction as right when its sign is. A class that no item has (for a split: none in
     training) is an error. O(n). Reference: Samarin et al. (2022), section 4.3 (0 against not 0).
 
-    >>> one_vs_rest(Part(torch.zeros(4, 1), torch.tensor([0, 7, 0, 3])), 0).y
-    tensor([ 1., -1.,  1., -1.])
+    Examples:
+        >>> one_vs_rest(Part(torch.zeros(4, 1), torch.tensor([0, 7, 0, 3])), 0).y
+        tensor([ 1., -1.,  1., -1.])
     """
     if isinstance(data, Split):
         if data.classes and not 0 <= positive < len(data.classes):

@@ -22,8 +22,9 @@ def shift_images(
 ) -> Float[Tensor, "n channels height width"]:
     """Move the content of image i down by `shift[i, 0]` and right by `shift[i, 1]` pixels; what enters is `fill`.
 
-    >>> shift_images(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), torch.tensor([[0, 1]])).tolist()
-    [[[[0.0, 1.0], [0.0, 3.0]]]]
+    Examples:
+        >>> shift_images(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), torch.tensor([[0, 1]])).tolist()
+        [[[[0.0, 1.0], [0.0, 3.0]]]]
     """
     n, channels, height, width = x.shape
     rows = torch.arange(height, device=x.device) - shift[:, :1]  # (n, height): the row each output row comes from
@@ -56,9 +57,10 @@ def translate(
     Cost: O(pixels). Reference: Samarin et al. (2022), section 4.1 (up to 7 pixels of MNIST's 28; they leave open
     whether shifts are redrawn every epoch).
 
-    >>> part = Part(torch.rand(4, 1, 6, 6), torch.zeros(4))
-    >>> translate(part, 2).extras["shift"].abs().max() <= 2
-    tensor(True)
+    Examples:
+        >>> part = Part(torch.rand(4, 1, 6, 6), torch.zeros(4))
+        >>> translate(part, 2).extras["shift"].abs().max() <= 2
+        tensor(True)
     """
     if isinstance(data, Split):
         parts = {"train": data.train, "validation": data.validation, "test": data.test}

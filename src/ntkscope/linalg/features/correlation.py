@@ -27,11 +27,12 @@ CONSTANT = 1e-13  # of a matrix's square: what is left of a constant one after i
 class Control(Shown):
     """Correlations with K's eigenvectors replaced by random ones, beside the `observed` one.
 
-    >>> control = Control(0.9, np.array([0.4, 0.5, 0.6]))
-    >>> round(control.mean, 6), control.quantiles[0.5], control.p_value
-    (0.5, 0.5, 0.25)
-    >>> control
-    Control(observed=0.9, mean=0.5, p_value=0.25, values=float64 (3,))
+    Examples:
+        >>> control = Control(0.9, np.array([0.4, 0.5, 0.6]))
+        >>> round(control.mean, 6), control.quantiles[0.5], control.p_value
+        (0.5, 0.5, 0.25)
+        >>> control
+        Control(observed=0.9, mean=0.5, p_value=0.25, values=float64 (3,))
     """
 
     observed: float
@@ -62,9 +63,10 @@ def weighted_correlation(
     compares the diagonals instead. Computed on the smaller side: O(in · out · min(in, out) + out²·min(in, out)), nothing
     of size in² where in > out. Beaglehole, Mitliagkas & Agarwala (2024), proposition 2 and appendix I.
 
-    >>> W = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
-    >>> weighted_correlation(W, 3 * torch.eye(2))
-    1.0
+    Examples:
+        >>> W = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+        >>> weighted_correlation(W, 3 * torch.eye(2))
+        1.0
     """
     W, K = _checked(W, K)
     if diagonal:
@@ -88,11 +90,12 @@ def haar_control(
     proportional to `WᵀW`: single draws spread widely where K has few large eigenvalues. Beaglehole, Mitliagkas & Agarwala
     (2024), figures 1 and 9.
 
-    >>> K = torch.diag(torch.tensor([1.0, 0.0, 0.0, 0.0]))
-    >>> W = torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0]))
-    >>> control = haar_control(W, K, draws=50)
-    >>> round(control.observed, 3), control.mean < 0.9
-    (1.0, True)
+    Examples:
+        >>> K = torch.diag(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+        >>> W = torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0]))
+        >>> control = haar_control(W, K, draws=50)
+        >>> round(control.observed, 3), control.mean < 0.9
+        (1.0, True)
     """
     observed = weighted_correlation(W, K, pearson=pearson, diagonal=diagonal)
     W, K = _checked(W, K)
@@ -127,9 +130,10 @@ def haar_control(
 def haar_corner(size: int, rows: int, columns: int, drawn: torch.Generator) -> Float[Tensor, "rows columns"]:
     """The corner of a Haar-distributed orthogonal matrix (size, size); O(size · rows²).
 
-    >>> corner = haar_corner(4, 2, 4, torch.Generator().manual_seed(0))
-    >>> bool(torch.allclose(corner @ corner.T, torch.eye(2, dtype=torch.float64)))
-    True
+    Examples:
+        >>> corner = haar_corner(4, 2, 4, torch.Generator().manual_seed(0))
+        >>> bool(torch.allclose(corner @ corner.T, torch.eye(2, dtype=torch.float64)))
+        True
     """
     Q, R = torch.linalg.qr(torch.randn(size, rows, generator=drawn, dtype=torch.float64))
     return (Q * R.diagonal().sign())[:columns].T  # as they come, the signs of Q's columns depend on Q
@@ -138,7 +142,13 @@ def haar_corner(size: int, rows: int, columns: int, drawn: torch.Generator) -> F
 def centred_pair(
     W: Tensor, K: Tensor | None, W0: Tensor | None, Kc: Tensor | None, centring: str | None
 ) -> tuple[Tensor, Tensor]:
-    """The weights and the covariance of tangents that a centring compares; what it needs and lacks is named."""
+    """The weights and the covariance of tangents that a centring compares; what it needs and lacks is named.
+
+    Examples:
+        >>> W, W0, K = torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 1.0]]), torch.ones(1, 1)
+        >>> centred_pair(W, K, W0, None, "weights")
+        (tensor([[2., 0.]], dtype=torch.float64), tensor([[1.]]))
+    """
     if centring not in CENTRINGS:
         raise UsageError(f"got centring={centring!r}; expected None, 'weights', 'both' or 'tangents'")
     if centring is not None and W0 is None:

@@ -93,12 +93,13 @@ def pca(
     features' own precision. `"auto"` is exact where a side is short, where most components are asked for, and for all
     of them. Rows pass by in blocks: of the features themselves, only blocks are copied.
 
-    >>> X = torch.tensor([[3.0, 1.0, 5.0], [-3.0, 1.0, 5.0], [3.0, -1.0, 5.0], [-3.0, -1.0, 5.0]])
-    >>> found = pca(X, standardise=False)
-    >>> found.variance.tolist(), found.total
-    ([9.0, 1.0], 10.0)
-    >>> found.transform(X)[:, 0].abs().tolist()
-    [3.0, 3.0, 3.0, 3.0]
+    Examples:
+        >>> X = torch.tensor([[3.0, 1.0, 5.0], [-3.0, 1.0, 5.0], [3.0, -1.0, 5.0], [-3.0, -1.0, 5.0]])
+        >>> found = pca(X, standardise=False)
+        >>> found.variance.tolist(), found.total
+        ([9.0, 1.0], 10.0)
+        >>> found.transform(X)[:, 0].abs().tolist()
+        [3.0, 3.0, 3.0, 3.0]
     """
     budget = parse_bytes(memory)
     rows = FeatureRows.of(features)

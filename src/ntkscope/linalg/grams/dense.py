@@ -20,13 +20,14 @@ from ntkscope.linalg.grams.view import View
 class DenseGram(Gram):
     """A kernel matrix held as one tensor.
 
-    >>> K = DenseGram(torch.tensor([[4.0, 2.0], [2.0, 9.0]]), symmetric=True, name="linear")
-    >>> K
-    DenseGram('linear', 2 × 2 symmetric, rows: samples, float32)
-    >>> K @ torch.tensor([1.0, 1.0])
-    tensor([ 6., 11.])
-    >>> K.normalized().dense().diagonal()
-    tensor([1., 1.])
+    Examples:
+        >>> K = DenseGram(torch.tensor([[4.0, 2.0], [2.0, 9.0]]), symmetric=True, name="linear")
+        >>> K
+        DenseGram('linear', 2 × 2 symmetric, rows: samples, float32)
+        >>> K @ torch.tensor([1.0, 1.0])
+        tensor([ 6., 11.])
+        >>> K.normalized().dense().diagonal()
+        tensor([1., 1.])
     """
 
     def __init__(self, values: Tensor, *, labels: Labels = NONE, **words: Unpack[LabelWords]) -> None:
@@ -80,12 +81,13 @@ def as_gram(values: Any, *, symmetric: bool | None = None, **labels: Any) -> Gra
     one the symmetric part is kept, so that it is exactly so. A Gram is returned as it is, after the same check.
     O(nm).
 
-    >>> as_gram([[1.0, 0.0], [0.0, 1.0]])
-    DenseGram(2 × 2 symmetric, rows: samples, float64)
-    >>> as_gram([[1.0, 2.0], [3.0, 4.0]], symmetric=True)
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.UsageError: a matrix that is not symmetric: ...
+    Examples:
+        >>> as_gram([[1.0, 0.0], [0.0, 1.0]])
+        DenseGram(2 × 2 symmetric, rows: samples, float64)
+        >>> as_gram([[1.0, 2.0], [3.0, 4.0]], symmetric=True)
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.UsageError: a matrix that is not symmetric: ...
     """
     if isinstance(values, Gram):
         if symmetric and not values.symmetric:

@@ -30,12 +30,13 @@ class FactoredGram(Gram):
     random sketch whose columns k, k + groups, k + 2 groups, … are as good as those of any other k, so that entries have
     a standard error.
 
-    >>> K = FactoredGram(torch.tensor([[3.0], [4.0]]))
-    >>> K.dense()
-    tensor([[ 9., 12.],
-            [12., 16.]])
-    >>> K.eigvalsh()
-    tensor([ 0., 25.], dtype=torch.float64)
+    Examples:
+        >>> K = FactoredGram(torch.tensor([[3.0], [4.0]]))
+        >>> K.dense()
+        tensor([[ 9., 12.],
+                [12., 16.]])
+        >>> K.eigvalsh()
+        tensor([ 0., 25.], dtype=torch.float64)
     """
 
     def __init__(

@@ -44,6 +44,13 @@ class Gram(ABC):
 
     Abstract: `DenseGram`, `FactoredGram`, `OperatorGram` and `CorrectedGram` are the final classes of this room, and
     `TiledGram` and `StoredFeatureGram` those of `storage`.
+
+    Examples:
+        >>> K = ns.kernel("trntk", model, x)
+        >>> K
+        DenseGram('trntk', 12 × 12 symmetric, rows: samples, float32)
+        >>> K[:2, 3:].shape, (K @ torch.ones(12)).shape, bool(K.eigvalsh().min() > -1e-6)
+        ((2, 9), torch.Size([12]), True)
     """
 
     __array_ufunc__ = None  # so that `ndarray @ gram` calls __rmatmul__ instead of forming the matrix
@@ -81,9 +88,10 @@ class Gram(ABC):
     def with_labels(self: Kind, **changes: Any) -> Kind:
         """The same numbers with another `name`, `rows`, `outputs`, `coverage` or `meta`; nothing is copied.
 
-        >>> from ntkscope.linalg import as_gram
-        >>> as_gram(np.eye(2)).with_labels(name="identity")
-        DenseGram('identity', 2 × 2 symmetric, rows: samples, float64)
+        Examples:
+            >>> from ntkscope.linalg import as_gram
+            >>> as_gram(np.eye(2)).with_labels(name="identity")
+            DenseGram('identity', 2 × 2 symmetric, rows: samples, float64)
         """
         unknown = sorted(changes.keys() - {"name", "rows", "outputs", "coverage", "meta"})
         if unknown:

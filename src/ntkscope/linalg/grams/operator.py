@@ -24,12 +24,13 @@ class OperatorGram(Gram):
     Both take and return tensors of `dtype` on `device`. Whatever needs entries (`dense`, `tiles`, and `diagonal` where it
     was not given) applies the operator to the identity, a panel of columns at a time: m products in all.
 
-    >>> K = OperatorGram((2, 2), lambda v: 3 * v, symmetric=True)
-    >>> K @ torch.tensor([1.0, 2.0])
-    tensor([3., 6.])
-    >>> K.dense()
-    tensor([[3., 0.],
-            [0., 3.]])
+    Examples:
+        >>> K = OperatorGram((2, 2), lambda v: 3 * v, symmetric=True)
+        >>> K @ torch.tensor([1.0, 2.0])
+        tensor([3., 6.])
+        >>> K.dense()
+        tensor([[3., 0.],
+                [0., 3.]])
     """
 
     _cheap_diagonal: ClassVar[bool] = False

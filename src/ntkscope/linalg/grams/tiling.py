@@ -26,9 +26,10 @@ class Grid:
     `across`: columns of a tile where they are not as many as its rows. Of a tile that crosses the diagonal of a symmetric
     matrix, the columns from its own rows on are computed.
 
-    >>> grid = Grid(5, 5, 2, symmetric=True)
-    >>> list(grid), grid.rows(2), len(grid)
-    ([(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)], slice(4, 5, None), 6)
+    Examples:
+        >>> grid = Grid(5, 5, 2, symmetric=True)
+        >>> list(grid), grid.rows(2), len(grid)
+        ([(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)], slice(4, 5, None), 6)
     """
 
     n: Count
@@ -62,8 +63,9 @@ class Grid:
     def computed(self, i: int, j: int) -> tuple[slice, slice]:
         """The matrix rows and columns of tile (i, j), of a symmetric matrix the columns from the tile's own rows on.
 
-        >>> Grid(5, 5, 2, symmetric=True, across=5).computed(1, 0)
-        (slice(2, 4, None), slice(2, 5, None))
+        Examples:
+            >>> Grid(5, 5, 2, symmetric=True, across=5).computed(1, 0)
+            (slice(2, 4, None), slice(2, 5, None))
         """
         rows, columns = self.rows(i), self.columns(j)
         return rows, slice(max(columns.start, rows.start), columns.stop) if self.symmetric else columns
@@ -77,8 +79,9 @@ class Grid:
         """All tiles, row after row, each row beginning where the last one ended: the columns of one tile are rows or columns of
         the next, which need not be computed again.
 
-        >>> list(Grid(3, 3, 1, symmetric=True).path()), list(Grid(2, 2, 1).path())
-        ([(0, 0), (0, 2), (0, 1), (1, 1), (1, 2), (2, 2)], [(0, 0), (0, 1), (1, 1), (1, 0)])
+        Examples:
+            >>> list(Grid(3, 3, 1, symmetric=True).path()), list(Grid(2, 2, 1).path())
+            ([(0, 0), (0, 2), (0, 1), (1, 1), (1, 2), (2, 2)], [(0, 0), (0, 1), (1, 1), (1, 0)])
         """
         down, across = self.shape
         for i in range(down):
@@ -104,6 +107,11 @@ class TileValues:
 
     A tile on the diagonal of a symmetric kernel is exactly symmetric and carries its own diagonal. `planes`: further
     matrices of the same inputs, by name; a store keeps none.
+
+    Examples:
+        >>> tile = TileValues(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), row_diagonal=torch.tensor([2.0, 2.0]))
+        >>> tile.values.diagonal().equal(tile.row_diagonal), tile.column_diagonal
+        (True, None)
     """
 
     values: Float[Tensor, "h w"]

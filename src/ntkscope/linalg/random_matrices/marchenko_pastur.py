@@ -108,9 +108,10 @@ def marchenko_pastur(ratio: Positive, scale: Positive = 1.0) -> MarchenkoPastur:
     Exact in the limit of large m and n, whatever the law of the entries, if its variance is finite. Squared singular values
     of W itself are n times as large. Marchenko & Pastur (1967); the edge of Figure 20 of Wang et al. (2023).
 
-    >>> [round(edge, 4) for edge in marchenko_pastur(1.5).edges]
-    [0.0505, 4.9495]
-    >>> marchenko_pastur(0.5).cdf(10.0)
-    1.0
+    Examples:
+        >>> [round(edge, 4) for edge in marchenko_pastur(1.5).edges]
+        [0.0505, 4.9495]
+        >>> marchenko_pastur(0.5).cdf(10.0)
+        1.0
     """
     return MarchenkoPastur(float(ratio), float(scale))

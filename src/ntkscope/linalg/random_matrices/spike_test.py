@@ -82,18 +82,19 @@ def spike_test(
 
     Strength, overlaps: `ntkscope.linalg.random_matrices.spiked`. O(m n min(m, n)) without the draws.
 
-    >>> from ntkscope.core import generator
-    >>> noise = torch.randn(60, 80, generator=generator(0, "doctest"), dtype=torch.float64)
-    >>> spike_test(noise).count
-    0
-    >>> found = spike_test(noise + 2.0)              # the mean is no spike
-    >>> found.count, round(found.mean, 1)
-    (0, 2.0)
-    >>> planted = torch.zeros(60, 80).double()
-    >>> planted[:, 0] = 4.0
-    >>> found = spike_test(noise + planted, null="tracy-widom")
-    >>> found.count, found.p_value < 1e-6, round(found.strengths[0] / float((planted - planted.mean()).norm()), 1)
-    (1, True, 1.0)
+    Examples:
+        >>> from ntkscope.core import generator
+        >>> noise = torch.randn(60, 80, generator=generator(0, "doctest"), dtype=torch.float64)
+        >>> spike_test(noise).count
+        0
+        >>> found = spike_test(noise + 2.0)              # the mean is no spike
+        >>> found.count, round(found.mean, 1)
+        (0, 2.0)
+        >>> planted = torch.zeros(60, 80).double()
+        >>> planted[:, 0] = 4.0
+        >>> found = spike_test(noise + planted, null="tracy-widom")
+        >>> found.count, found.p_value < 1e-6, round(found.strengths[0] / float((planted - planted.mean()).norm()), 1)
+        (1, True, 1.0)
     """
     matrix = checked_matrix(W, "W")
     if isinstance(null, str):

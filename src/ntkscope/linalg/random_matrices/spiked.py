@@ -14,8 +14,9 @@ from ntkscope.core.checked import Count, NonNegative, Positive
 def spike_threshold(shape: tuple[Count, Count], scale: Positive = 1.0) -> float:
     """`scale (m n)^¼`: below this strength a direction leaves no mark on the singular values of large noise.
 
-    >>> spike_threshold((100, 100))
-    10.0
+    Examples:
+        >>> spike_threshold((100, 100))
+        10.0
     """
     return scale * (shape[0] * shape[1]) ** 0.25
 
@@ -25,8 +26,9 @@ def spiked_value(strength: NonNegative, shape: tuple[Count, Count], scale: Posit
 
     Baik, Ben Arous & Péché (2005); Benaych-Georges & Nadakuditi (2012), section 3.1.
 
-    >>> round(spiked_value(4356**0.5, (1500, 1000)) ** 2 / 1000, 1)
-    7.2
+    Examples:
+        >>> round(spiked_value(4356**0.5, (1500, 1000)) ** 2 / 1000, 1)
+        7.2
     """
     rows, columns = shape
     square = max(strength, spike_threshold(shape, scale)) ** 2
@@ -36,8 +38,9 @@ def spiked_value(strength: NonNegative, shape: tuple[Count, Count], scale: Posit
 def spike_strength(value: NonNegative, shape: tuple[Count, Count], scale: Positive = 1.0) -> float:
     """The strength θ whose singular value is `value`; the threshold where the value does not leave the bulk.
 
-    >>> round(spike_strength(spiked_value(30.0, (50, 80)), (50, 80)), 9)
-    30.0
+    Examples:
+        >>> round(spike_strength(spiked_value(30.0, (50, 80)), (50, 80)), 9)
+        30.0
     """
     rows, columns = shape
     least = spike_threshold(shape, scale)
@@ -54,8 +57,9 @@ def spike_overlaps(strength: NonNegative, shape: tuple[Count, Count], scale: Pos
 
     With `t = θ / s`: `√((t⁴ - mn) / (t² (t² + m)))` and the same with n. Benaych-Georges & Nadakuditi (2012).
 
-    >>> [round(overlap, 2) for overlap in spike_overlaps(4356**0.5, (1500, 1000))]
-    [0.83, 0.87]
+    Examples:
+        >>> [round(overlap, 2) for overlap in spike_overlaps(4356**0.5, (1500, 1000))]
+        [0.83, 0.87]
     """
     rows, columns = shape
     square = (max(strength, spike_threshold(shape, scale)) / scale) ** 2
@@ -66,9 +70,10 @@ def spike_overlaps(strength: NonNegative, shape: tuple[Count, Count], scale: Pos
 def participation(vectors: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
     """`1 / (n Σ v⁴)` of each unit column: the share of entries that carry it, 1/3 if they are Gaussian, 1/n if one does.
 
-    >>> import torch
-    >>> participation(torch.tensor([[0.5, 1.0], [0.5, 0.0], [0.5, 0.0], [0.5, 0.0]])).tolist()
-    [1.0, 0.25]
+    Examples:
+        >>> import torch
+        >>> participation(torch.tensor([[0.5, 1.0], [0.5, 0.0], [0.5, 0.0], [0.5, 0.0]])).tolist()
+        [1.0, 0.25]
     """
     if not bool((((vectors * vectors).sum(0) - 1).abs() < 1e-3).all()):
         raise UsageError(

@@ -18,8 +18,9 @@ MEAN, VARIANCE = -1.2065335745820, 1.6077810345810  # of the law with beta = 1
 def tracy_widom_sf(x: Values) -> Values:
     """`1 - F₁(x)`, which keeps its relative precision where F₁ rounds to 1: nine digits, from a table; 0.1 ms for a few values.
 
-    >>> round(tracy_widom_sf(0.9793), 4), round(tracy_widom_sf(2.0234), 4), f"{tracy_widom_sf(12.0):.3g}"
-    (0.05, 0.01, '1.98e-14')
+    Examples:
+        >>> round(tracy_widom_sf(0.9793), 4), round(tracy_widom_sf(2.0234), 4), f"{tracy_widom_sf(12.0):.3g}"
+        (0.05, 0.01, '1.98e-14')
     """
     return elementwise(lambda values: np.where(values > HIGHEST, _far(values), _tabulated(values)), x)
 

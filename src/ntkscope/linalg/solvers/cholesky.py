@@ -87,8 +87,9 @@ def cholesky_solve(
     fails: ten times the rounding unit of the mean diagonal, then tenfold each time, up to 1e-3 of the mean
     diagonal. It is in the result and in a `NumericalWarning`, and so is a matrix that is singular to working precision.
 
-    >>> cholesky_solve(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0])).solution
-    tensor([1.0000, 0.5000], dtype=torch.float64)
+    Examples:
+        >>> cholesky_solve(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0])).solution
+        tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     gram, targets = checked_system(K, Y)
     n = gram.shape[0]

@@ -52,9 +52,10 @@ def conjugate_gradient(
     and `relative_residual` is its own. `callback(iteration, worst relative
     residual)` follows it. Hestenes & Stiefel (1952).
 
-    >>> found = conjugate_gradient(torch.diag(torch.tensor([1.0, 2.0, 4.0])), torch.ones(3))
-    >>> found.solution, found.iterations, found.converged
-    (tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64), 3, True)
+    Examples:
+        >>> found = conjugate_gradient(torch.diag(torch.tensor([1.0, 2.0, 4.0])), torch.ones(3))
+        >>> found.solution, found.iterations, found.converged
+        (tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64), 3, True)
     """
     gram, targets = checked_system(K, Y)
     targets = targets.to(dtype)

@@ -59,9 +59,10 @@ def least_squares(
     values up to `rtol` times the largest count as zero; None is `max(n, p) ε`, ε the rounding unit of A's dtype. Float64
     throughout.
 
-    >>> found = least_squares(torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([2.0, 4.0]))
-    >>> found.solution.round(decimals=12).tolist(), found.rank, round(float(found.residual_norm), 12)
-    ([1.5, 1.5], 1, 1.414213562373)
+    Examples:
+        >>> found = least_squares(torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([2.0, 4.0]))
+        >>> found.solution.round(decimals=12).tolist(), found.rank, round(float(found.residual_norm), 12)
+        ([1.5, 1.5], 1, 1.414213562373)
     """
     matrix = tensor_of(A, "A", 2, keep=True, empty=True)
     targets = right_hand_sides(Y, tuple(matrix.shape)).to(matrix.device, torch.float64)

@@ -70,9 +70,10 @@ def lsmr(
     float64, or the dtype of `Y` where `A` is such an object and `Y` is a floating-point tensor. Fong & Saunders (2011),
     Algorithm 1.
 
-    >>> found = lsmr(torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), torch.tensor([2.0, 2.0, 5.0]))
-    >>> found.solution.round(decimals=9).tolist(), found.converged
-    ([1.0, 1.0], True)
+    Examples:
+        >>> found = lsmr(torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), torch.tensor([2.0, 2.0, 5.0]))
+        >>> found.solution.round(decimals=9).tolist(), found.converged
+        ([1.0, 1.0], True)
     """
     operator, targets = _checked(A, Y)
     unit = column_units(targets)

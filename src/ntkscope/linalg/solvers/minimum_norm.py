@@ -45,9 +45,10 @@ def minimum_norm_solve(
     the answer, so it is in the result; the default is `n ε` with ε of the dtype of the entries. Float64 below
     N = 5,000. A matrix with negative eigenvalues beyond the cut-off is not a kernel: a `NumericalWarning` says so.
 
-    >>> found = minimum_norm_solve(torch.ones(2, 2), torch.tensor([1.0, 1.0]))
-    >>> found.solution, found.rank
-    (tensor([0.5000, 0.5000], dtype=torch.float64), 1)
+    Examples:
+        >>> found = minimum_norm_solve(torch.ones(2, 2), torch.tensor([1.0, 1.0]))
+        >>> found.solution, found.rank
+        (tensor([0.5000, 0.5000], dtype=torch.float64), 1)
     """
     gram, targets = checked_system(K, Y)
     cutoff = default_cutoff(gram) if cutoff is None else float(cutoff)

@@ -18,9 +18,10 @@ Preconditioner: TypeAlias = Callable[[Tensor], Tensor]
 def jacobi(K: Gram, ridge: NonNegative = 0.0) -> Preconditioner:
     """`P = diag(K) + ridge I`; O(n) to apply.
 
-    >>> from ntkscope.linalg import as_gram
-    >>> jacobi(as_gram(torch.diag(torch.tensor([2.0, 4.0]))))(torch.ones(2, 1)).flatten()
-    tensor([0.5000, 0.2500], dtype=torch.float64)
+    Examples:
+        >>> from ntkscope.linalg import as_gram
+        >>> jacobi(as_gram(torch.diag(torch.tensor([2.0, 4.0]))))(torch.ones(2, 1)).flatten()
+        tensor([0.5000, 0.2500], dtype=torch.float64)
     """
     diagonal = K.diagonal().detach().to(torch.float64) + ridge
     if not bool((diagonal > 0).all()):
@@ -34,6 +35,13 @@ def block_jacobi(K: Gram, ridge: NonNegative = 0.0, *, size: Count = 512) -> Pre
 
     Worthwhile when neighbouring rows are similar (rows sorted by class, all outputs of a sample). A block that is singular
     gets ten rounding units of its trace on its diagonal: a preconditioner changes the path, not the answer.
+
+    Examples:
+        >>> from ntkscope.linalg import as_gram
+        >>> K = torch.block_diag(torch.full((2, 2), 0.5) + torch.eye(2), torch.tensor([[4.0]])).double()
+        >>> inverse = block_jacobi(as_gram(K), size=2)
+        >>> inverse(K @ torch.ones(3, 1, dtype=torch.float64)).flatten()
+        tensor([1.0000, 1.0000, 1.0000], dtype=torch.float64)
     """
     size = max(size - size % K.outputs, K.outputs)
     factors = []
@@ -62,6 +70,13 @@ def nystrom(K: Gram, ridge: NonNegative = 0.0, *, rank: Count = 100, seed: int =
     One product `K @ Ω` with `rank` columns and O(n rank²) to make, O(n rank) to apply. It removes the `rank` largest
     eigenvalues from the condition number. Frangella, Tropp & Udell, "Randomized Nyström preconditioning" (2023),
     algorithms 2.1 and 5.1.
+
+    Examples:
+        >>> from ntkscope.linalg import as_gram
+        >>> K = torch.diag(torch.tensor([1e4, 1e2, *[1e-2] * 18], dtype=torch.float64))
+        >>> inverse = nystrom(as_gram(K), ridge=1.0, rank=4)
+        >>> [round(float(torch.linalg.cond(matrix))) for matrix in (K + torch.eye(20), inverse(K + torch.eye(20)))]
+        [9902, 1]
     """
     n = K.shape[0]
     rank = min(rank, n)

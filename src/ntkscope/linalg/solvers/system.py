@@ -20,7 +20,17 @@ EIGENVECTORS = 32_766  # rows: LAPACK's workspace for eigenvectors has 2n² numb
 
 
 class NumericalWarning(UserWarning):
-    """A result was computed, but not exactly the requested one: jitter was added, or iterations ran out."""
+    """A result was computed, but not exactly the requested one: jitter was added, or iterations ran out.
+
+    Examples:
+        >>> import warnings
+        >>> from ntkscope.linalg import cholesky_solve
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     solved = cholesky_solve(np.ones((2, 2)), np.ones(2))
+        >>> [w.category.__name__ for w in caught], solved.jitter > 0
+        (['NumericalWarning'], True)
+    """
 
 
 def checked_system(K: Any, Y: Any) -> tuple[Gram, Tensor]:

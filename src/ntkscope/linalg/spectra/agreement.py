@@ -22,10 +22,11 @@ def principal_angles(A: Tensor | np.ndarray, B: Tensor | np.ndarray) -> Float[Te
     `Q_B - Q_A Q_Aᵀ Q_B`, because the arc cosine loses half the digits near 1. Columns need be neither orthonormal nor
     independent; r is the smaller of the two ranks. O(n (a + b)²). Björck & Golub (1973); Knyazev & Argentati (2002).
 
-    >>> plane = torch.eye(3)[:, :2]
-    >>> line = torch.tensor([[0.0], [1.0], [1.0]])
-    >>> round(float(principal_angles(plane, line)) * 180 / torch.pi, 9)
-    45.0
+    Examples:
+        >>> plane = torch.eye(3)[:, :2]
+        >>> line = torch.tensor([[0.0], [1.0], [1.0]])
+        >>> round(float(principal_angles(plane, line)) * 180 / torch.pi, 9)
+        45.0
     """
     first, second = (_orthonormal(side, name) for side, name in ((A, "A"), (B, "B")))
     if len(first) != len(second):
@@ -59,9 +60,10 @@ def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndar
     descent induces alignment between weights and the pre-activation tangents for deep non-linear networks" (2024),
     section 2.1. (Their *centred ansatz* centres the weights: that is this function on other arguments.)
 
-    >>> A = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    >>> round(matrix_correlation(A, 3 * A), 6), round(matrix_correlation(A, torch.eye(2)), 6)
-    (1.0, 0.948683)
+    Examples:
+        >>> A = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> round(matrix_correlation(A, 3 * A), 6), round(matrix_correlation(A, torch.eye(2)), 6)
+        (1.0, 0.948683)
     """
     if tuple(A.shape) != tuple(B.shape):
         raise UsageError(f"got shapes {tuple(A.shape)} and {tuple(B.shape)}; expected two matrices of one shape")

@@ -60,9 +60,10 @@ def stochastic_trace(
 ) -> tuple[float, float]:
     """`tr f(K)` and its standard error over probes, by stochastic Lanczos quadrature; `steps` products `K @ V`.
 
-    >>> trace, error = stochastic_trace(3 * torch.eye(10), torch.log)
-    >>> round(trace, 6) == round(10 * float(np.log(3)), 6)
-    True
+    Examples:
+        >>> trace, error = stochastic_trace(3 * torch.eye(10), torch.log)
+        >>> round(trace, 6) == round(10 * float(np.log(3)), 6)
+        True
     """
     nodes, weights = quadrature(K, probes=probes, steps=steps, seed=seed)
     values = function(nodes)
@@ -87,9 +88,10 @@ def spectral_density(
     `probes` vectors and reports its standard error. The error covers the draw of the probes; that of the quadrature itself
     is negligible once `width` is above the spectrum's span / steps. Width: 1/100 of the span, unless given.
 
-    >>> found = spectral_density(torch.eye(4), grid=torch.tensor([1.0]), width=0.5)
-    >>> round(float(found.density), 4)  # the height of one Gaussian, 1 / (0.5 √(2π))
-    0.7979
+    Examples:
+        >>> found = spectral_density(torch.eye(4), grid=torch.tensor([1.0]), width=0.5)
+        >>> round(float(found.density), 4)  # the height of one Gaussian, 1 / (0.5 √(2π))
+        0.7979
     """
     gram = as_gram(K, symmetric=True)
     if gram.shape[0] < 1:

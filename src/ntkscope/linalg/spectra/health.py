@@ -81,9 +81,10 @@ def psd_health(
     `probes` columns, from which both ends of the spectrum (Ritz values of the block Krylov space, with their residuals)
     and the negative mass (stochastic quadrature) follow; basis and image take `16 n probes steps` bytes.
 
-    >>> found = psd_health(torch.diag(torch.tensor([2.0, 1.0, -1.0])))
-    >>> found.smallest_eigenvalue, found.negative_mass, found.positive
-    (-1.0, 0.25, False)
+    Examples:
+        >>> found = psd_health(torch.diag(torch.tensor([2.0, 1.0, -1.0])))
+        >>> found.smallest_eigenvalue, found.negative_mass, found.positive
+        (-1.0, 0.25, False)
     """
     gram, asymmetry = _looked_at(K)
     n = gram.shape[0]
@@ -205,9 +206,10 @@ def nearest_psd(
     `meta["nearest_psd"]` says how many were lifted, the smallest of them, the largest residual and the norm of the change.
     A kernel without such eigenvalues is returned unchanged.
 
-    >>> nearest_psd(torch.diag(torch.tensor([2.0, -1.0]))).dense()
-    tensor([[2., 0.],
-            [0., 0.]])
+    Examples:
+        >>> nearest_psd(torch.diag(torch.tensor([2.0, -1.0]))).dense()
+        tensor([[2., 0.],
+                [0., 0.]])
     """
     gram = _looked_at(K)[0]
     n = gram.shape[0]

@@ -86,9 +86,10 @@ def top_eigenpairs(
     means 1e-11. The single largest comes from ARPACK, tolerance relative to it. Start vectors come from `seed`, so a call is
     repeatable. Where k is nearly n, or n is small, `K` is applied to the identity and fully decomposed, which is cheaper.
 
-    >>> values, vectors = top_eigenpairs(torch.diag(torch.tensor([1.0, 5.0, 2.0])), 2)
-    >>> [round(v, 6) for v in values.tolist()]
-    [2.0, 5.0]
+    Examples:
+        >>> values, vectors = top_eigenpairs(torch.diag(torch.tensor([1.0, 5.0, 2.0])), 2)
+        >>> [round(v, 6) for v in values.tolist()]
+        [2.0, 5.0]
     """
     n = int(K.shape[0]) if len(K.shape) else 0
     if tuple(K.shape) != (n, n) or not 1 <= k <= n:

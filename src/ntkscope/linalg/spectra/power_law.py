@@ -50,10 +50,11 @@ def power_law_tail(values: Any, *, least: Several = 50, resamples: CountOrZero =
     rank. Both bootstraps choose x_min anew: the p-value's draws values below x_min from the sample, those above from
     the fitted law. `resamples=0` leaves them out. O(400 n) per fit.
 
-    >>> sample = (1 - (np.arange(2000) + 0.5) / 2000) ** (-1 / 1.5)       # quantiles of a power law with exponent 2.5
-    >>> found = power_law_tail(sample, resamples=0)
-    >>> abs(found.alpha - 2.5) < 0.02, found.against["exponential"].ratio > 5
-    (True, True)
+    Examples:
+        >>> sample = (1 - (np.arange(2000) + 0.5) / 2000) ** (-1 / 1.5)       # quantiles of a power law with exponent 2.5
+        >>> found = power_law_tail(sample, resamples=0)
+        >>> abs(found.alpha - 2.5) < 0.02, found.against["exponential"].ratio > 5
+        (True, True)
     """
     x = checked_sample(values, least)
     plain = plain_tail(x, least)

@@ -59,9 +59,10 @@ def estimate_effective_rank(
     are steep at zero: derivatives of `√x`, `√x log x` and `x log x` do not change sign below 1, so Gauss's rule and Radau's
     with a node at 0 lie on either side of each sum. Ubaru, Chen & Saad (2017); Meyer et al. (2021); Golub & Meurant (1994).
 
-    >>> found = estimate_effective_rank(torch.diag(torch.tensor([4.0] * 8 + [0.0] * 72)))
-    >>> round(found.value, 3)
-    8.0
+    Examples:
+        >>> found = estimate_effective_rank(torch.diag(torch.tensor([4.0] * 8 + [0.0] * 72)))
+        >>> round(found.value, 3)
+        8.0
     """
     gram = as_gram(K, symmetric=True)
     n = gram.shape[0]

@@ -32,6 +32,13 @@ def eigenpairs(K: Matrix, k: int | None = None) -> tuple[Float[Tensor, " e"], Fl
     """Eigenvalues, ascending, and eigenvectors as columns of the symmetric part, in float64: all, or the `k` largest.
 
     O(n³) for all; O(k) products `K @ v` for the largest k.
+
+    Examples:
+        >>> values, vectors = eigenpairs(np.diag([1.0, 3.0, 2.0]), k=1)
+        >>> values.round(decimals=6), vectors.abs().round(decimals=6)
+        (tensor([3.], dtype=torch.float64), tensor([[0.],
+                [1.],
+                [0.]], dtype=torch.float64))
     """
     gram = as_gram(K, symmetric=True)
     if k is not None:
@@ -45,8 +52,9 @@ def singular_values(A: Matrix, of: Of = "kernel") -> Float[Tensor, " r"]:
 
     Eigenvalues of a symmetric matrix that rounding made negative count by magnitude for the kernel, as 0 for features.
 
-    >>> singular_values(torch.diag(torch.tensor([4.0, 9.0])), of="features")
-    tensor([3., 2.], dtype=torch.float64)
+    Examples:
+        >>> singular_values(torch.diag(torch.tensor([4.0, 9.0])), of="features")
+        tensor([3., 2.], dtype=torch.float64)
     """
     gram = as_gram(A, symmetric=True if of == "features" else None)
     if not gram.symmetric:
@@ -64,8 +72,9 @@ def effective_rank(A: Matrix, of: Of = "kernel") -> float:
     `of="kernel"`: σ are the singular values of the matrix given, Roy and Vetterli's definition read literally.
     `of="features"`: of the features (the Jacobian) whose Gram it is, the roots of its eigenvalues; never smaller.
 
-    >>> round(effective_rank(torch.eye(5)), 6), round(effective_rank(torch.ones(5, 5)), 6)
-    (5.0, 1.0)
+    Examples:
+        >>> round(effective_rank(torch.eye(5)), 6), round(effective_rank(torch.ones(5, 5)), 6)
+        (5.0, 1.0)
     """
     return entropy_rank(singular_values(A, of))
 
@@ -73,8 +82,9 @@ def effective_rank(A: Matrix, of: Of = "kernel") -> float:
 def entropy_rank(values: Float[Tensor, " r"]) -> float:
     """The exponential of the Shannon entropy of non-negative numbers normalised to sum 1.
 
-    >>> entropy_rank(torch.tensor([1.0, 1.0, 0.0]))
-    2.0
+    Examples:
+        >>> entropy_rank(torch.tensor([1.0, 1.0, 0.0]))
+        2.0
     """
     total = float(values.sum())
     if not (0 < total < float("inf") and bool((values >= 0).all())):
@@ -84,13 +94,23 @@ def entropy_rank(values: Float[Tensor, " r"]) -> float:
 
 
 def frobenius_norm(A: Matrix) -> float:
-    """`‖A‖_F`, accumulated in float64 over tiles, so nothing is formed whole."""
+    """`‖A‖_F`, accumulated in float64 over tiles, so nothing is formed whole.
+
+    Examples:
+        >>> frobenius_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+        5.0
+    """
     gram = as_gram(A)
     return sum(float(torch.linalg.vector_norm(t, dtype=torch.float64)) ** 2 for _, _, t in gram.tiles()) ** 0.5
 
 
 def spectral_norm(A: Matrix) -> float:
-    """`‖A‖₂`, the largest singular value, by Lanczos; a few tens of products."""
+    """`‖A‖₂`, the largest singular value, by Lanczos; a few tens of products.
+
+    Examples:
+        >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
+        4.0
+    """
     gram = as_gram(A)
     if 0 in gram.shape:
         return 0.0
@@ -106,8 +126,9 @@ def spectral_norm(A: Matrix) -> float:
 def stable_rank(A: Matrix) -> float:
     """`‖A‖_F² / ‖A‖₂²`: between 1 and the rank, insensitive to small singular values; O(n²) and some products.
 
-    >>> round(stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))), 6)
-    1.5
+    Examples:
+        >>> round(stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))), 6)
+        1.5
     """
     norm = spectral_norm(A)
     if norm == 0:
@@ -137,8 +158,9 @@ def condition_number(A: Matrix, *, cutoff: Fraction | None = None, of: Of = "ker
     The default cut-off is `n ε`, ε of the dtype of the entries (its square root for features); `cutoff=0` drops
     exact zeros alone.
 
-    >>> condition_number(torch.diag(torch.tensor([8.0, 2.0, 0.0]))).value
-    4.0
+    Examples:
+        >>> condition_number(torch.diag(torch.tensor([8.0, 2.0, 0.0]))).value
+        4.0
     """
     gram = as_gram(A)
     if cutoff is None:

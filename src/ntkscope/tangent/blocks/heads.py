@@ -20,8 +20,9 @@ class OutputSketch:
     With `S` of signs ±1, `(1/k) Σ_j <∇(S f)_j(x), ∇(S f)_j(x')>` is an unbiased estimate of the trace-NTK for the cost of k
     backward passes whatever the number of outputs; `K.meta["error"]` holds its standard error.
 
-    >>> OutputSketch(16).signs(4, 10).shape
-    torch.Size([10, 16])
+    Examples:
+        >>> OutputSketch(16).signs(4, 10).shape
+        torch.Size([10, 16])
     """
 
     k: int

@@ -58,9 +58,10 @@ def activations(
     activations alone. `memory` bounds the result and what is held beside it; with `store`, a folder or an
     fsspec URL, each layer is a `FeatureStore` below it under its own name, which a killed run resumes.
 
-    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> {name: tuple(rows.shape) for name, rows in activations(model, torch.eye(2)).items()}
-    {'0': (2, 3)}
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+        >>> {name: tuple(rows.shape) for name, rows in activations(model, torch.eye(2)).items()}
+        {'0': (2, 3)}
     """
     budget = parse_bytes(memory)
     guards.check_mode(model)

@@ -22,6 +22,11 @@ class Coverage:
     matrix products and convolutions: of layers that have parameters, not of what lies between them (attention's own products,
     activations), so shares of the peak are rather too small. `device` and `kind` (float64, float32, tf32, bf16) say where and
     in what products were made; the peak is that of its data sheet, or of a short trial when it is first asked for.
+
+    Examples:
+        >>> coverage = ns.kernel("trntk", model, x).coverage
+        >>> coverage.methods["readout.weight"], coverage.numbers["readout.weight"], coverage.unruled
+        ('kronecker', 8, ())
     """
 
     methods: Mapping[str, str]
@@ -82,8 +87,9 @@ class Coverage:
     def by_stage(self) -> list[dict[str, str | float]]:
         """A row for each stage: seconds, flops, share of the peak.
 
-        >>> Coverage({}, {}, {}, {"products": 2.0, "writing": 1.0}, flops={"products": 1e12}).by_stage()[0]
-        {'stage': 'products', 'seconds': 2.0, 'flops': 1000000000000.0, 'share of peak': 0.0}
+        Examples:
+            >>> Coverage({}, {}, {}, {"products": 2.0, "writing": 1.0}, flops={"products": 1e12}).by_stage()[0]
+            {'stage': 'products', 'seconds': 2.0, 'flops': 1000000000000.0, 'share of peak': 0.0}
         """
         return [
             {

@@ -39,6 +39,11 @@ class LayerFeatures:
 
     `ptk` is K. `standard_error` is that of K, entry by entry, where outputs were sketched. `positions` counts those of one
     sample, over all calls of the layer; `seconds` is what its covariances took. Groups of a convolution are blocks of `weight`.
+
+    Examples:
+        >>> layer = LayerFeatures("fc", ptk=torch.eye(2), weight=torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        >>> layer.nfm.equal(layer.agop), round(layer.correlation(), 6)
+        (True, 1.0)
     """
 
     name: str
@@ -108,6 +113,11 @@ class FeatureMatrices(Mapping[str, LayerFeatures]):
     """The layers by name, in the order in which they are called, and the network's `"input"`.
 
     `left_out` says what is missing and why; `certificate`, how the tangents were checked against autograd.
+
+    Examples:
+        >>> found = ns.feature_matrices(model, x)
+        >>> list(found), found["readout"] is found.layers["readout"], found.left_out
+        (['input', 'layer1', 'readout'], True, {})
     """
 
     layers: Mapping[str, LayerFeatures]
@@ -178,12 +188,13 @@ def feature_matrices(
     inputs or outputs by a constant (NTK parametrisation) has that constant in `weight`. What no rule accounts for is named in
     `.left_out`.
 
-    >>> model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1))
-    >>> fm = feature_matrices(model, torch.eye(2))
-    >>> list(fm), tuple(fm["0"].agop.shape)
-    (['input', '0', '2'], (2, 2))
-    >>> bool(torch.allclose(fm["0"].agop, fm["input"].agop))
-    True
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1))
+        >>> fm = feature_matrices(model, torch.eye(2))
+        >>> list(fm), tuple(fm["0"].agop.shape)
+        (['input', '0', '2'], (2, 2))
+        >>> bool(torch.allclose(fm["0"].agop, fm["input"].agop))
+        True
     """
     began = time.perf_counter()
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):

@@ -33,13 +33,14 @@ LOG = logging.getLogger(__name__)
 class Jacobian:
     """`J = ∂f/∂θ` at the inputs `x`: (n·c) × p, never formed.
 
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> J = Jacobian(model, torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
-    >>> J.vjp(torch.tensor([[1.0], [1.0]]))["weight"]
-    tensor([[1., 5.]])
-    >>> J.jvp({"weight": torch.tensor([[1.0, 1.0]])})
-    tensor([[3.],
-            [3.]])
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> J = Jacobian(model, torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+        >>> J.vjp(torch.tensor([[1.0], [1.0]]))["weight"]
+        tensor([[1., 5.]])
+        >>> J.jvp({"weight": torch.tensor([[1.0, 1.0]])})
+        tensor([[3.],
+                [3.]])
     """
 
     def __init__(

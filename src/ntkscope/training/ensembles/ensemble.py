@@ -120,10 +120,11 @@ def fit_ensemble(
     Python no longer sets the pace. `fast=True` lets fully connected networks compute tanh as 2σ(2x) - 1, a third of the time,
     off by at most 2⁻²² in single precision.
 
-    >>> part = Part(torch.tensor([[1.0]]), torch.tensor([[2.0]]))
-    >>> ensemble = fit_ensemble(lambda seed: nn.Linear(1, 1, bias=False), part, seeds=3, loss="mse", lr=0.5, steps=1)
-    >>> [round(value, 5) for value in ensemble(torch.ones(1, 1)).flatten().tolist()]
-    [2.0, 2.0, 2.0]
+    Examples:
+        >>> part = Part(torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+        >>> ensemble = fit_ensemble(lambda seed: nn.Linear(1, 1, bias=False), part, seeds=3, loss="mse", lr=0.5, steps=1)
+        >>> [round(value, 5) for value in ensemble(torch.ones(1, 1)).flatten().tolist()]
+        [2.0, 2.0, 2.0]
     """
     chosen = tuple(range(seeds) if isinstance(seeds, int) else seeds)
     if not chosen:

@@ -34,6 +34,17 @@ class Loop(ABC):
     scheduler has set others, times its `initial_lr`), with the model in training mode. Every call must give the same numbers.
     `model` is where the training starts; neither it nor the optimizer, which must have taken no step, is changed. A model that
     draws random numbers while it trains needs `seed(t)`, which the loop passed to `torch.manual_seed` before step t.
+
+    Examples:
+        >>> class FullBatch(Loop):
+        ...     def batch(self, step):
+        ...         return torch.arange(12), x, y
+        ...     def losses(self, outputs, targets):
+        ...         return nn.functional.cross_entropy(outputs, targets, reduction="none")
+        >>> loop = FullBatch(model, torch.optim.SGD(model.parameters(), lr=0.1), items=12, steps=3)
+        >>> found = ns.training.replay(loop, lambda model: model(x[:1])[:, 1])
+        >>> found.weights.shape, found.certificate.relative_error < 0.01
+        (torch.Size([1, 12]), True)
     """
 
     pace = 1.0  # a factor on all rates, for a training slower than the one that was

@@ -98,17 +98,18 @@ def replay(
     where the derivative is that of the side the training was on. Refused: optimizers but SGD, Adam and AdamW, running
     statistics, autocast, and a training whose steps, computed again, differ.
 
-    >>> import tempfile
-    >>> from ntkscope.core import Part
-    >>> from ntkscope.training.fit import fit
-    >>> part = Part(torch.tensor([[1.0], [1.0]]), torch.tensor([2.0, 4.0]))
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> _ = nn.init.zeros_(model.weight)
-    >>> training = fit(model, part, loss="mse", lr=0.25, steps=3, store=tempfile.mkdtemp() + "/fit")
-    >>> _ = training.final()
-    >>> found = replay(training, lambda model: model.weight.flatten())
-    >>> found.weights, found.values, found.certificate.relative_error < 0.01
-    (tensor([[0.1250, 1.0000]]), tensor([2.6250]), True)
+    Examples:
+        >>> import tempfile
+        >>> from ntkscope.core import Part
+        >>> from ntkscope.training.fit import fit
+        >>> part = Part(torch.tensor([[1.0], [1.0]]), torch.tensor([2.0, 4.0]))
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> training = fit(model, part, loss="mse", lr=0.25, steps=3, store=tempfile.mkdtemp() + "/fit")
+        >>> _ = training.final()
+        >>> found = replay(training, lambda model: model.weight.flatten())
+        >>> found.weights, found.values, found.certificate.relative_error < 0.01
+        (tensor([[0.1250, 1.0000]]), tensor([2.6250]), True)
     """
     loop = RecordedFit(training) if isinstance(training, Trajectory) else copy.copy(training)
     if not isinstance(loop, Loop):

@@ -114,10 +114,11 @@ def adapt(model: nn.Module, part: Part, *, method: str = "linear-probe", **optio
     ten epochs in batches of 16 unless they say otherwise; Adam at 1e-3 for probes, AdamW at 2e-5 for fine-tuning and at 1e-4
     for adapters. The result is in evaluation mode, as kernels need it. Hu et al. (2022) for adapters.
 
-    >>> body = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 2))
-    >>> part = Part(torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]))
-    >>> adapt(body, part, lr=0.1, epochs=50)(part.x).argmax(1).tolist()
-    [0, 1]
+    Examples:
+        >>> body = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 2))
+        >>> part = Part(torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]))
+        >>> adapt(body, part, lr=0.1, epochs=50)(part.x).argmax(1).tolist()
+        [0, 1]
     """
     return adaptation(model, part, method=method, **options).model
 
@@ -134,7 +135,14 @@ def adaptation(
     progress: bool = False,
     **options: Any,
 ) -> Adaptation:
-    """`adapt`, with what it found."""
+    """`adapt`, with what it found.
+
+    Examples:
+        >>> from ntkscope.core import Part
+        >>> found = adaptation(model, Part(x, 1 - y), lr=0.5, epochs=50)
+        >>> found.method, found.head, found.model(x).argmax(1).equal(1 - y)
+        ('linear-probe', 'readout', True)
+    """
     train = METHODS[method]
     _check(model, part, validation)
     own = MethodOptions(**{f.name: options.pop(f.name) for f in fields(MethodOptions) if f.name in options})
