@@ -313,12 +313,18 @@ def test_a_killed_run_leaves_a_readable_record(tmp_path: Path) -> None:
     assert Record.open(folder).to_json()["earlier"][0]["status"] == "running"
 
 
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    with pytest.raises(RecordError, match=r"mine\.py is a file; expected a folder, such as .*mine-record"):
+        create(tmp_path / "mine.py")
+
+
 def test_time_counts_from_where_it_is_told(tmp_path: Path) -> None:
     began = time.perf_counter() - 100.0
     with create(tmp_path) as record:
         record.count_from(began)
         record.put(x=1)
-        assert 100.0 <= record.wall_seconds <= time.perf_counter() - began
+        assert 100.0 <= record.wall_seconds <= time.perf_counter() - began + 1e-3  # which is how it is rounded
     with Record.resume(tmp_path) as record:  # the second attempt adds its own
         record.count_from(time.perf_counter() - 50.0)
     assert 150.0 <= Record.open(tmp_path).wall_seconds < 200.0

@@ -221,6 +221,7 @@ GOOD = ["--model", "mine:Net", "--model-option", "width=2", "--weights", "traine
         (["--model", "mine:Net", "--data", "table.csv"], "expected --model-option width=VALUE"),
         ([*GOOD, "--model-option", "depth=2"], "takes no option depth; its options: width"),
         ([*GOOD, "--weights", "traned.pt"], "did you mean trained.pt?"),
+        ([*GOOD, "--weights", "photos"], "expected a file ending in .safetensors, .pt, .pth, .th, .ckpt\n"),
         ([*GOOD, "--data", "tables.csv"], "no such file or folder"),
         ([*GOOD, "--data", "photoz"], "did you mean --data photos?"),
         ([*GOOD, "--data", "arrays.npz"], "--data mydata:data, a function in mydata.py"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -443,3 +444,21 @@ def test_record_page_and_terminal_show_one_time_from_the_start(finished: bool, t
     page = ns.report.write_page(tmp_path).read_text()
     assert re.findall("<dt>Took</dt><dd>(.*?)</dd>", page) == [shown]
     assert re.findall("([^<>]*) on cpu; command, versions", page) == [shown]
+
+
+def test_sections_without_time_share_a_line_and_a_command(record: Record, tmp_path: Path) -> None:
+    shutil.copytree(record.folder, tmp_path / "x")
+    with Record.resume(tmp_path / "x") as late:
+        for name in ("shift", "layers"):
+            told = {
+                **late.metrics[f"section:{name}"],
+                "status": "skipped",
+                "why": "too late",
+                "late": True,
+                "data": None,
+            }
+            late.put(**{f"section:{name}": told})
+    lines = in_short(late)
+    assert lines.count("left out for want of time: Shift, Where it lives") == 1
+    assert not any("too late" in line for line in lines)
+    assert any("This adds what was left out" in line for line in lines)

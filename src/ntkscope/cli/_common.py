@@ -63,7 +63,13 @@ def in_short(record: ns.Record) -> list[str]:
     checks = Checks.of(metrics, record.arrays)
     if checks.by_kernel:
         lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
-    lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
+    late = [entry["title"] for entry in sections(record) if entry.get("late")]
+    lines += [
+        f"{entry['title']}: {entry['status']} ({entry['why']})"
+        for entry in sections(record)
+        if entry["why"] and not entry.get("late")
+    ]
+    lines += [f"left out for want of time: {', '.join(late)}"] if late else []
     for said, command in Missing(Source(record)).commands():
         lines += [said, f"  {command}"]
     return [*map(printable, lines), f"record: {record.folder} ({duration(record.wall_seconds)})"]

@@ -32,7 +32,7 @@ def imported(name: str, what: str) -> Callable[..., Any]:
     """The function `package.module:factory` names; modules in the current folder are found."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise UsageError(f"got --{what} {name!r}; expected package.module:factory, or a built-in name")
+        raise UsageError(f"got --{what} {name!r}; expected {_expected(what)}")
     if module_name.endswith(".py"):
         meant = f"{module_name.removesuffix('.py').removeprefix('./').replace('/', '.').lstrip('.')}:{attribute}"
         raise UsageError(f"got --{what} {name!r}, which names a file; expected its module: --{what} {meant}")
@@ -58,6 +58,12 @@ def imported(name: str, what: str) -> Callable[..., Any]:
         hint = f"; did you mean {module_name}:{near[0]}?" if near else ""
         raise UsageError(f"--{what} {name!r}: {module_name} has no {attribute!r}{hint}") from error
     return factory
+
+
+def _expected(what: str) -> str:
+    """What an option takes."""
+    built_in = ", or a built-in name" if what in ("model", "data") else ", a function without arguments"
+    return f"package.module:factory{built_in}"
 
 
 def _made(name: str, what: str, given: dict[str, Any]) -> Any:

@@ -118,7 +118,7 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
     """
     path = Path(path)
     if not os.path.isfile(path):
-        beside = os.listdir(path.parent) if path.parent.is_dir() else []
+        beside = [each.name for each in path.parent.glob("*") if each.suffix in (".safetensors", *PICKLED)]
         near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise DataNotFound(f"no weights at {path}; expected a file ending in .safetensors, {', '.join(PICKLED)}{hint}")

@@ -107,7 +107,9 @@ class Task(ABC):
 
     def _names(self, names: Sequence[str], count: int, what: str, of: str, one: str) -> tuple[str, ...]:
         if len(names) != count:
-            raise UsageError(f"got {len(names)} {what} for a network of {count} {of}; expected one per {one}")
+            raise UsageError(
+                f"got {len(names)} {what} for a network of {count} {of}; expected one per {one}: a network or data of as many"
+            )
         return tuple(map(str, names))
 
 

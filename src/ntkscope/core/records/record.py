@@ -114,6 +114,10 @@ class Record:
             record = cls(folder, document, writable=True)
             record._write(NEW)
         except FileExistsError as error:
+            if not folder.is_dir():
+                raise RecordError(
+                    f"{folder} is a file; expected a folder, such as {folder.with_suffix('')}-record"
+                ) from error
             raise RecordError(
                 f"{folder} already holds a record; choose another folder (--out on the command line), or continue it with"
                 " Record.resume"
