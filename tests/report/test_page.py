@@ -226,7 +226,7 @@ def test_a_long_section_is_a_sentence_until_it_is_opened(made: Made) -> None:
     assert not {"summary", "explain", "problems"} & set(sentences)
 
 
-def test_times_are_of_sections_by_their_titles(made: Made) -> None:
+def test_times_are_of_sections_by_their_titles(made: Made, tmp_path: Path) -> None:
     source = Source(Record.open(made(kind="image")))
     page = Page(made(kind="image")).html
     part = page[page.index("Time by section") : page.index("Time by step")]
@@ -234,3 +234,6 @@ def test_times_are_of_sections_by_their_titles(made: Made) -> None:
     assert timed
     for name in timed:
         assert source.section(name.removeprefix("section ")).title in part
+    folder = write_xray(tmp_path / "x", skip=("layers",))  # what was left out took no time
+    page = Page(folder).html
+    assert "Time by section" not in page

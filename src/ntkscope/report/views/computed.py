@@ -48,10 +48,11 @@ def _times(timings: Sequence[Any], source: Source) -> Markup | None:
     """Sections beside the single steps; a section's time includes the steps it was the first to need."""
     found = [(str(row.get("what", "")), row.get("seconds")) for row in timings if isinstance(row, Mapping)]
     titles = {f"section {section.name}": section.title for section in source.sections()}
+    lacking = {f"section {section.name}" for section in source.sections() if section.status == "skipped"}
     sections = [
         (titles.get(what, what.removeprefix("section ")), seconds)
         for what, seconds in found
-        if what.startswith("section ")
+        if what.startswith("section ") and what not in lacking
     ]
     steps = [(what, seconds) for what, seconds in found if not what.startswith("section ")]
     cards = [
