@@ -173,20 +173,26 @@ def gn_entk(checkpoint: Checkpoint, times: float) -> Scored:
 
 def replayed(checkpoint: Checkpoint, times: float) -> Scored:
     """The derivative through every step of the training, at the half of the points that stays; its own training counts."""
+    return Scored(replay_margins(checkpoint, 0.5)[0])
+
+
+def replay_margins(checkpoint: Checkpoint, remove: float | None) -> tuple[Scores, float]:
+    """Scores by a replay of the checkpoint's training, `remove` as in `influence`, and its seconds without that training."""
     one = checkpoint.task
-    with tempfile.TemporaryDirectory() as folder:
-        training = fit(
-            one.build(checkpoint.seed).to(one.train.y.device),
-            one.train,
-            store=folder,
-            seed=checkpoint.seed,
-            measure=False,
-            **one.how,
-        )
+    device = one.train.y.device
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+    ):
+        model = one.build(checkpoint.seed).to(device)
+        how = {**one.how, "seed": checkpoint.seed, "measure": False}
+        training = fit(model, one.train, store=folder, **how)
         training.final()
-        options = {"method": "replay", "remove": 0.5, "directions": 0, **checkpoint.kernel_options}
+        began = clock(model)
+        options = {"method": "replay", "remove": remove, "directions": 0, **checkpoint.kernel_options}
         found = influence(training, one.test.x, one.test.y, **options)
-    return Scored(found.margins(checkpoint.y_test))
+        seconds = clock(model) - began
+    return found.margins(checkpoint.y_test), seconds
 
 
 class Margin(nn.Module):

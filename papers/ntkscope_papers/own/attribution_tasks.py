@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ LENGTH = 40  # tokens of a sentence
 class Recipe:
     """How a task's networks are trained, how many per subset, how many at a time.
 
-    `removals`: repeats of real removals. `full`: checkpoints for which the whole eNTK is computed.
+    `removals`: repeats of real removals. `full`: checkpoints for which the whole eNTK is computed. `how`: further settings of
+    `fit`.
     """
 
     dataset: str
@@ -37,6 +38,7 @@ class Recipe:
     removals: int = 0
     together: int = 500
     full: int = 5
+    how: Mapping[str, Any] = field(default_factory=lambda: {"optimizer": "adam", "weight_decay": 0.0})
 
 
 RECIPES = {
@@ -57,9 +59,11 @@ class Task:
     classes: int
     how: Mapping[str, Any]
     recipe: Recipe
+    encoder: str = ""  # of sentences as tokens
 
     def build(self, seed: int) -> nn.Module:
-        assert isinstance(self.train.x, Tensor)
+        if not isinstance(self.train.x, Tensor):
+            return _without_dropout(build_encoder(self.encoder, seed))
         shape = self.train.x.shape[1:]
         large = shape[-1] >= 16
         options: dict[str, Any] = {"classes": self.classes, "seed": seed}
@@ -69,17 +73,25 @@ class Task:
         if self.name.startswith("resnet9"):
             with seeded(seed, "resnet9"):
                 return ResNet9(shape[0], self.classes, width=16 if large else 4)
+        if self.name.startswith("lenet"):
+            padding = 2 if shape[-1] == 28 else max(0, 8 - shape[-1] // 2)
+            return models.build("lenet", in_channels=shape[0], image_size=shape[-1], padding=padding, **options)
         width = 128 if self.name.startswith("mlp") else 64
         return models.build("mlp", in_features=shape.numel(), widths=width, depth=2, **options)
 
 
-def task(name: str, run: Run) -> Task:
+def task(name: str, run: Run, recipes: Mapping[str, Recipe] = RECIPES) -> Task:
     """The task `name` at the sizes of the run's configuration."""
     config: Any = run.experiment
-    recipe, device = RECIPES[name], run.device
+    recipe, device = recipes[name], run.device
     dataset = config.dataset or recipe.dataset
-    text = name.startswith("minilm")
-    split = _features(run) if text else data.load(dataset, root=run.root, seed=0)
+    encoder = ""
+    if name.startswith("minilm"):
+        split = _features(run)
+    elif name.startswith("finetuned"):
+        split, encoder = _tokens(run)
+    else:
+        split = data.load(dataset, root=run.root, seed=0)
     if name.startswith("cnn") and dataset == "digits":  # two of its classes in CIFAR-2's place
         split = split.replace(train=split.train.take(split.train.y < 2), test=split.test.take(split.test.y < 2))
     classes = int(split.train.y.max()) + 1
@@ -87,13 +99,12 @@ def task(name: str, run: Run) -> Task:
     items = chosen_points(split.test.y, config.items, run.seed)
     train, test = split.train.take(torch.from_numpy(points)), split.test.take(torch.from_numpy(items))
     how = {
-        "optimizer": "adam",
+        **recipe.how,
         "lr": recipe.lr,
         "batch_size": min(recipe.batch, max(1, len(train) // 4)),
         "epochs": config.epochs or recipe.epochs,
-        "weight_decay": 0.0,
     }
-    return Task(name, train.to(device), test.to(device), classes, how, recipe)
+    return Task(name, train.to(device), test.to(device), classes, how, recipe, encoder)
 
 
 class Block(nn.Sequential):
@@ -134,11 +145,24 @@ def _features(run: Run) -> Split:
     return Split(Part(x, y), Part(x_test, y_test), classes=("unacceptable", "acceptable"), name="encoded sentences")
 
 
-def _encoded(run: Run) -> Iterator[Tensor]:
-    """Features and labels of the training sentences, then of the test sentences."""
+def _tokens(run: Run) -> tuple[Split, str]:
+    """The sentences as tokens, and the encoder that they are for."""
     config: Any = run.experiment
     dataset, encoder = ("made-up", "tiny") if config.dataset else ("cola", config.encoder)
-    split = sentences(dataset, encoder, root=run.root, train=None, test=None, length=6 if config.dataset else LENGTH)
+    length = 6 if config.dataset else LENGTH
+    return sentences(dataset, encoder, root=run.root, train=None, test=None, length=length), encoder
+
+
+def _without_dropout(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def _encoded(run: Run) -> Iterator[Tensor]:
+    """Features and labels of the training sentences, then of the test sentences."""
+    split, encoder = _tokens(run)
     model: Any = build_encoder(encoder, 0).to(run.device).eval()
     for part in (split.train, split.test):
         found = []

@@ -28,6 +28,7 @@ from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, 
 from ntkscope_papers.framework.results import averaged, under
 from ntkscope_papers.own.attribution_methods import Checkpoint, methods
 from ntkscope_papers.own.attribution_tasks import Recipe, Task
+from ntkscope_papers.own.retraining import without
 from ntkscope_papers.shared.networks import logits_of
 
 REPLAY, FAST = "replay", "loo-trntk"
@@ -95,7 +96,8 @@ class Mistakes(Experiment):
             if REPLAY in self.methods:
                 scores[REPLAY] = influence(training, test.x, test.y, method="replay", directions=0).margins(test.y)
         m = len(mistaken)
-        flips = self.flips(task, seed, test.take(range(m)), {name: found[:m] for name, found in scores.items()})
+        named = {name: found[:m] for name, found in scores.items()}
+        flips = flipped_shares(task, seed, test.take(range(m)), named, self.removed)
         areas = {name: areas_of(found[m:], self.triggered, planted) for name, found in scores.items()}
         kernel = checkpoint.trntk.train.dense().detach().cpu().double().numpy()
         known = {"wrong label": mislabelled(checkpoint.trntk.train, checkpoint.y).scores}
@@ -130,19 +132,6 @@ class Mistakes(Experiment):
         marked = torch.nonzero(test_y != TARGET).flatten()[-self.triggered :]
         held = Part(torch.cat([test_x, trigger(test_x[marked])]), torch.cat([test_y, test_y[marked]]))
         return Part(x, y), truth, held
-
-    def flips(self, task: Task, seed: int, items: Part, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The share of the mistakes that the network trained without the named points gets right."""
-        found: dict[str, Any] = {}
-        for size in self.removed:
-            gone = {name: np.argsort(each, axis=1, kind="stable")[:, :size] for name, each in scores.items()}
-            without = [rows for each in gone.values() for rows in each]
-            for way in WAYS:
-                right = retrained(task, seed, without, items, way == WAYS[0]).reshape(len(scores), len(items), -1)
-                for name, each in zip(scores, right):  # network k of a method is without what it names for item k
-                    row = found.setdefault(name, {}).setdefault(way, {})
-                    row[str(size)] = float(np.diagonal(each).mean())
-        return found
 
     @figure
     def flipped(self, record: Record) -> Figure:
@@ -197,20 +186,32 @@ def trigger(x: Tensor) -> Tensor:
     return marked
 
 
+def flipped_shares(
+    task: Task, seed: int, items: Part, scores: Mapping[str, np.ndarray], sizes: Sequence[int]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """The share of mistaken items that the network trained without so many named points gets right, by method and way."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for size in sizes:
+        gone = {name: np.argsort(each, axis=1, kind="stable")[:, :size] for name, each in scores.items()}
+        named = [rows for each in gone.values() for rows in each]
+        for way in WAYS:
+            right = retrained(task, seed, named, items, way == WAYS[0]).reshape(len(scores), len(items), -1)
+            for name, each in zip(scores, right):  # network k of a method is without what it names for item k
+                row = found.setdefault(name, {}).setdefault(way, {})
+                row[str(size)] = float(np.diagonal(each).mean())
+    return found
+
+
 def retrained(
-    task: Task, seed: int, without: Sequence[Int64[np.ndarray, " k"]], items: Part, same: bool
+    task: Task, seed: int, named: Sequence[Int64[np.ndarray, " k"]], items: Part, same: bool
 ) -> Bool[np.ndarray, "r m"]:
     """Which items networks trained without some points get right; `same`: in the batches of the training with all points."""
-    n, parts = len(task.train), []
-    for rows in without:
-        kept = torch.ones(n)
-        kept[torch.from_numpy(rows)] = 0
-        whole = Part(task.train.x, task.train.y, {"kept": kept / n})
-        parts.append(whole if same else task.train.take(torch.nonzero(kept).flatten()))
+    parts = [without(task.train, np.isin(np.arange(len(task.train)), rows), same=same) for rows in named]
     how = {**task.how, "weights": "kept"} if same else task.how
     how = {key: value for key, value in how.items() if key != "measure"}
-    made = fit_ensemble(lambda _: task.build(seed), parts, seeds=[seed] * len(parts), **how)
-    return (made(items.x).argmax(2) == items.y).numpy()
+    device = task.train.y.device
+    made = fit_ensemble(lambda _: task.build(seed), parts, seeds=[seed] * len(parts), device=device, **how)
+    return (made(items.x).argmax(2) == items.y).cpu().numpy()
 
 
 def areas_of(

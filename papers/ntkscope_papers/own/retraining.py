@@ -22,11 +22,13 @@ FIRST = 1_000  # seeds of retrained networks begin here: none is a checkpoint's
 
 
 def retrained_margins(
-    run: Run, task: Task, name: str, masks: Bool[np.ndarray, "s n"], repeats: int, together: int
+    run: Run, task: Task, name: str, masks: Bool[np.ndarray, "s n"], repeats: int, together: int, *, same: bool = False
 ) -> Float64[np.ndarray, "s r m"]:
     """The margins of the test items of `repeats` networks trained on each subset; all subsets have one size.
 
-    Networks are trained `together` at a time; each such call is kept in the record when it ends, and not repeated.
+    With `same` repeat r has the seed of checkpoint r, and the batches of a training with all points, where the losses of those
+    outside the subset count nothing; else every network has a seed of its own, and batches of the subset alone. Networks are
+    trained `together` at a time; each such call is kept in the record when it ends, and not repeated.
     """
     runs = [(s, r) for s in range(len(masks)) for r in range(repeats)]
     chunks = [runs[start : start + together] for start in range(0, len(runs), together)]
@@ -35,7 +37,7 @@ def retrained_margins(
     with record.stage(f"{task.name} {name}", total=len(chunks), progress="auto" if run.progress else False) as stage:
         for at, chunk in enumerate(chunks):
             array, key = f"{task.name}-{name}-{at}", f"{task.name}/{name}/{at}"
-            train = partial(_train, record, array, task, masks, chunk)
+            train = partial(_train, record, array, task, masks, chunk, run.seed if same else None)
             once(record, key, train)
             if array not in record.arrays:  # it was lost
                 record.put(**{key: train()})
@@ -46,15 +48,22 @@ def retrained_margins(
 
 
 def _train(
-    record: Record, array: str, task: Task, masks: Bool[np.ndarray, "s n"], chunk: Sequence[tuple[int, int]]
+    record: Record,
+    array: str,
+    task: Task,
+    masks: Bool[np.ndarray, "s n"],
+    chunk: Sequence[tuple[int, int]],
+    first: int | None,
 ) -> dict[str, Any]:
-    device = task.train.y.device
+    """`first`: the seed of the first checkpoint, where the networks have the seeds and batches of checkpoints."""
+    device, how = task.train.y.device, dict(task.how)
     parts: dict[int, Part] = {}
-    for s, _ in chunk:
-        if s not in parts:
-            parts[s] = task.train.take(torch.from_numpy(np.flatnonzero(masks[s])).to(device))
-    seeds = [FIRST + s * 1_000 + r for s, r in chunk]
-    ensemble = fit_ensemble(task.build, [parts[s] for s, _ in chunk], seeds=seeds, device=device, **task.how)
+    for s in dict.fromkeys(s for s, _ in chunk):
+        parts[s] = without(task.train, ~masks[s], same=first is not None)
+    seeds = [FIRST + s * 1_000 + r if first is None else first + r for s, r in chunk]
+    if first is not None:
+        how["weights"] = "kept"
+    ensemble = fit_ensemble(task.build, [parts[s] for s, _ in chunk], seeds=seeds, device=device, **how)
     y = task.test.y.cpu().numpy()
     margins, right = [], []
     for rows in torch.arange(len(task.test), device=device).split(128):
@@ -66,6 +75,14 @@ def _train(
     record.array(array, np.concatenate(margins, 1).astype(np.float32))
     accuracy = float(np.average(np.stack(right, 1), axis=1, weights=[len(m[0]) for m in margins]).mean())
     return {"networks": len(chunk), "accuracy": accuracy}
+
+
+def without(part: Part, gone: Bool[np.ndarray, " n"], *, same: bool) -> Part:
+    """A part without some points: the others alone, or with `same` all of them, weighted 0 where `gone` by its extra "kept"."""
+    kept = torch.from_numpy(~gone).to(part.y.device)
+    if not same:
+        return part.take(torch.nonzero(kept).flatten())
+    return Part(part.x, part.y, {"kept": kept.float() / len(part)})
 
 
 def reliability(margins: Float64[np.ndarray, "s r m"]) -> float:

@@ -15,7 +15,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from ntkscope.core import Part
+from ntkscope.core import Inputs, Part
+from ntkscope.core.model.tree import map_leaves, take
 
 CHUNK = 2**28  # gradient entries held at a time, a gigabyte in float32
 
@@ -34,14 +35,24 @@ def margin_gradients(model: nn.Module, part: Part) -> Iterator[tuple[Float[Tenso
     params = {name: p.detach() for name, p in model.named_parameters()}
     buffers = dict(model.named_buffers())
 
-    def margin(params: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        z = functional_call(model, {**params, **buffers}, (x[None],))[0]
+    def margin(params: dict[str, Tensor], x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = functional_call(model, {**params, **buffers}, (map_leaves(lambda leaf: leaf[None], x),))[0]
         chosen = torch.arange(len(z), device=z.device) == y
         own = (z * chosen).sum()
         odds = own - torch.where(chosen, -torch.inf, z).logsumexp(0)
         return odds, torch.sigmoid(odds)
 
-    each = vmap(grad(margin, has_aux=True), in_dims=(None, 0, 0))
+    one = grad(margin, has_aux=True)
+    together = vmap(one, in_dims=(None, 0, 0))
+
+    def each(params: dict[str, Tensor], x: Inputs, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        if isinstance(x, Tensor):
+            return together(params, x, y)  # type: ignore[no-any-return]
+        found, p = zip(
+            *(one(params, take(x, i), label) for i, label in enumerate(y))
+        )  # an encoder's masks know no vmap
+        return {name: torch.stack([row[name] for row in found]) for name in params}, torch.stack(p)
+
     count = sum(p.numel() for p in params.values())
     for rows in torch.arange(len(part), device=part.y.device).split(max(1, min(512, CHUNK // count))):
         piece = part.take(rows)

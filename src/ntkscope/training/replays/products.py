@@ -65,7 +65,7 @@ class Products:
                     product = self._forward_over_backward(state, batch, on, gradient, vectors)
                 else:
                     product = self._backward_twice(state, batch, on, vectors, together=self.way == WAYS[1])
-                if not all(bool(torch.isfinite(value).all()) for value in (*product[0].values(), product[1])):
+                if not all(_finite(value) for value in (*product[0].values(), product[1])):
                     raise NumericalError(
                         f"the derivative overflowed on its way back to step {state.step}: this training magnifies small changes"
                         " without bound; expected a smaller learning rate, fewer steps, or float64"
@@ -204,6 +204,11 @@ def _allowed(compute: Callable[[Params], T], u: Params) -> T:
         raise
     except (RuntimeError, NotImplementedError) as error:
         raise Unfit(_head(error)) from error
+
+
+def _finite(value: Tensor) -> bool:
+    """Whether no number is NaN or infinite, in one pass over them."""
+    return not value.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(value))
 
 
 def _head(error: Exception) -> str:
