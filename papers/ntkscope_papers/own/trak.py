@@ -47,7 +47,7 @@ def margin_gradients(model: nn.Module, part: Part) -> Iterator[tuple[Float[Tenso
 
     def each(params: dict[str, Tensor], x: Inputs, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         if isinstance(x, Tensor):
-            return together(params, x, y)  # type: ignore[no-any-return]
+            return together(params, x, y)
         found, p = zip(
             *(one(params, take(x, i), label) for i, label in enumerate(y))
         )  # an encoder's masks know no vmap

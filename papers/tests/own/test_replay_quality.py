@@ -97,7 +97,7 @@ def test_intervals_are_of_subsets_and_items_drawn_together() -> None:
 
 def results(lds: float, top: float, gap: tuple[float, float]) -> dict[str, object]:
     """Made results of one task, the same for both removals and ways."""
-    config, made = ReplayQuality(), {}
+    config, made = ReplayQuality(), dict[str, object]()
     for removal in SHARES:
         key = f"mlp-digits/{removal}"
         made[f"{key}/retrained"] = {"seconds": 0.0, "ceiling": dict.fromkeys(WAYS, top)}
