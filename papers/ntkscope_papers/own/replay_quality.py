@@ -265,6 +265,8 @@ def resampled_scores(
     found = np.empty((resamples, k))
     for row in found:
         subsets, items = random.integers(s, size=s), random.integers(m, size=m)
+        while not np.ptp(actual[subsets], axis=0).all():  # one subset alone, which orders nothing
+            subsets = random.integers(s, size=s)
         row[:] = item_scores(side_by_side[subsets], repeated[subsets], constant=0.0).reshape(k, m)[:, items].mean(1)
     return found
 
