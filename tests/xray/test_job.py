@@ -462,3 +462,14 @@ def test_sections_without_time_share_a_line_and_a_command(record: Record, tmp_pa
     assert lines.count("left out for want of time: Shift, Where it lives") == 1
     assert not any("too late" in line for line in lines)
     assert any("This adds what was left out" in line for line in lines)
+
+
+def test_a_section_that_had_no_time_is_not_said_to_have_taken_long(tmp_path: Path) -> None:
+    train, test = blobs()
+    _, model = trained(train)
+    began = time.perf_counter() - 100.0
+    with only(summary.SECTION):
+        record = ns.xray(model, train, test, tmp_path, budget="60s", began=began, kernels=["ck"], progress=False)
+    reasons = [record.metrics[f"section:{name}"]["why"] for name in record.metrics["sections"]]
+    assert any("the time was over before it began; start the same X-ray again" in why for why in reasons)
+    assert not any("longer than expected" in why for why in reasons)

@@ -414,7 +414,7 @@ def _run(context: Context, tell: Say) -> None:
 
 def look(section: Section[Any], context: Context) -> dict[str, Any]:
     """What one section found, or why it failed."""
-    start, kernels = time.perf_counter(), context.kernel_seconds
+    start, kernels, over = time.perf_counter(), context.kernel_seconds, context.clock.left() <= 0
     step = section_step(section.name)
     try:
         if not (section.every_attempt or section.essential) and (late := context.too_short_for(step)) is not None:
@@ -425,7 +425,12 @@ def look(section: Section[Any], context: Context) -> dict[str, Any]:
             context.plan.steps.get(step, 0.0), time.perf_counter() - start - context.kernel_seconds + kernels
         )
     except TimeLimit:
-        told = f"it took longer than expected, and the time was over after {duration(time.perf_counter() - start)}"
+        took = duration(time.perf_counter() - start)
+        told = (
+            "the time was over before it began"
+            if over
+            else f"it took longer than expected, and the time was over after {took}"
+        )
         entry = {**section.entry("skipped", why=f"{told}; start the same X-ray again to compute it"), "late": True}
     except OutOfTime as reason:
         entry = {**section.entry("skipped", why=str(reason)), "late": True}
