@@ -20,9 +20,9 @@ import ntkscope.xray.sections
 from ntkscope.core import Record, UsageError
 from ntkscope.core.progress import progress
 from ntkscope.kernels.costs import Rates
-from ntkscope.machines import kernel_seconds, measure_rates
+from ntkscope.machines import kernel_seconds, measure_rates, rates
 from ntkscope.xray import job, pairs, resuming
-from ntkscope.xray.budget import Budget, Clock, Pace
+from ntkscope.xray.budget import MOMENT, Budget, Clock, Pace
 from ntkscope.xray.context import Context
 from ntkscope.xray.plan import (
     EXACT,
@@ -118,6 +118,16 @@ def test_no_time_at_all_is_said_and_not_hidden() -> None:
     made = plan(0.01)
     assert made.train >= 20
     assert "more than the budget" in made.text[-1]
+
+
+def test_a_probe_without_time_measures_what_is_missing_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    timed = rates._time_kernel
+    monkeypatch.setattr(rates, "_time_kernel", lambda *given: calls.append(1) or timed(*given))
+    measured = measure_rates(nn.Linear(4, 3), torch.randn(100, 4), wait=0.0)
+    assert len(calls) <= rates.REPEATS  # on one number of items alone
+    assert measured.parameters == 15
+    assert 0 < measured.sample < 1
 
 
 def test_rates_are_measured() -> None:
@@ -273,6 +283,17 @@ def test_the_kernel_of_the_initial_network_is_kept_free_with_the_essential() -> 
     there.add("initial.")
     assert Context.kept_free(context, "explain") == 3 * 2
     assert Context.kept_free(context, "summary") == Context.kept_free(context, "shift") == 0
+
+
+def test_a_short_essential_section_runs_though_a_longer_one_that_follows_will_not_fit() -> None:
+    steps = {section_step("explain"): 0.5, section_step("words"): 100.0}
+    context: Any = SimpleNamespace(
+        clock=Clock(60.0), plan=SimpleNamespace(steps=steps), pace=Pace(4.0), kept_free=lambda name: 400.0
+    )
+    assert Context.allowed(context, SECTIONS["explain"]) == MOMENT + 2 * 4 * 0.5
+    context.clock = Clock(0.001)  # nothing is left at all
+    time.sleep(0.01)
+    assert Context.allowed(context, SECTIONS["explain"]) < 0
 
 
 def test_decompositions_do_not_wait_for_a_second_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,12 +58,14 @@ def measure_rates(
     memory: int = 2**31,
     certify: str | bool = "every",
     params: Selection = None,
+    wait: float = math.inf,
 ) -> Rates:
     """Time the exact kernel on 4, 16, 64, … items until that takes a moment, and a few matrix products.
 
     A sample costs what one more of them adds: what a block of any size costs belongs to the set-up. What is measured is the
     machine at rest, so that other processes do not change a plan: the least of several times, each by the clock or by the
-    processor, whichever is shorter. `pace` says how many times longer things take now.
+    processor, whichever is shorter. `pace` says how many times longer things take now. After `wait` seconds by the clock
+    nothing more is timed than what is missing.
 
     Examples:
         >>> rates = measure_rates(model, x)
@@ -74,14 +77,17 @@ def measure_rates(
     everything = Part(x, torch.zeros(total))
     count, least, seen = min(4, total), 0, dict[int, tuple[float, ...]]()
     items = everything.take(torch.arange(count)).x
-    _time_kernel(model, items, how)  # the first call imports and compiles
-    while True:
+    seen[count], gram = _time_kernel(model, items, how)  # the first call imports and compiles
+    while time.perf_counter() - began < wait:
         start = time.process_time()
         seen[count], gram = _time_kernel(model, items, how)
         spent = (time.process_time() - start) / torch.get_num_threads()
         if count >= min(MOST, total) or (least and spent > ENOUGH) or 4 * spent > PATIENCE:
             break
         least, count = count, min(4 * count, MOST, total)
+        items = everything.take(torch.arange(count)).x
+    if count not in seen:  # no time was left for so many
+        count, least = least, max((fewer for fewer in seen if fewer < least), default=0)
         items = everything.take(torch.arange(count)).x
     while time.perf_counter() - began < PATIENCE and (repeats := repeats - 1) > 0:
         seen[count] = tuple(map(min, seen[count], _time_kernel(model, items, how)[0]))
@@ -151,8 +157,11 @@ def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tupl
 def _least(run: Callable[[], object]) -> float:
     """The least of several times, by the clock or by the processor."""
     times = []
+    began = time.perf_counter()
     for _ in range(4 * REPEATS):
         start, own = time.perf_counter(), time.process_time()
+        if times and start - began > PATIENCE:
+            break
         run()
         times += [time.perf_counter() - start, time.process_time() - own]
     return min(times)

@@ -22,7 +22,7 @@ from ntkscope.kernels import KERNELS
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
-from ntkscope.xray.budget import Clock, Pace
+from ntkscope.xray.budget import MOMENT, Clock, Pace
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import Params, chosen_matrices, last_layer, outputs, shapes
 from ntkscope.xray.pairs import Pairs
@@ -220,8 +220,13 @@ class Context(Subject):
         return None
 
     def allowed(self, section: Section[Any]) -> float:
-        """Seconds after which a section is stopped: the time of essential ones that come after it is kept free."""
-        return self.clock.left() + OVER * (self.clock.seconds or 0.0) - self.kept_free(section.name)
+        """Seconds after which a section is stopped: the time of essential ones that come after it is kept free.
+
+        Where that is too little for them all, a section still gets twice what it was expected to take.
+        """
+        left = self.clock.left() + OVER * (self.clock.seconds or 0.0)
+        expected = self.pace.now() * self.plan.steps.get(section_step(section.name), 0.0)
+        return max(left - self.kept_free(section.name), min(left, MOMENT + 2 * expected))
 
     def kept_free(self, name: str) -> float:
         """Seconds for the essential sections after this one, and for the kernel of the initial network, which they need."""

@@ -60,6 +60,7 @@ from ntkscope.xray.workload import Workload
 
 SCHEMA = 1
 DEFAULTS = Settings()
+PROBING = 0.1  # of the time that is left, after which a probe is content with what it has
 SLOW = 2.0  # times slower than at rest that the page may become
 
 
@@ -265,6 +266,7 @@ class _Job(Subject):
         of_all = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         options: dict[str, Any] = {name: getattr(settings, name) for name in ("max_train", "max_test", "kernels")}
         choices: list[Params] = [self.params]
+        allowed = PROBING * self.clock.left()
 
         def whole(plan: Plan, work: Workload) -> bool:
             """Whether the time does not cost items."""
@@ -284,7 +286,9 @@ class _Job(Subject):
             how: dict[str, Any] = {"memory": budget.bytes // 2, "certify": settings.certify, "params": params}
             with half_of_the_budget():
                 by_all = 0.0 if rates is None else max(rates.whole, rates.sample)
-                rates = replace(measure_rates(self.model, self.train.x, device=self.device, **how), whole=by_all)
+                wait = allowed - (time.perf_counter() - start)
+                measured = measure_rates(self.model, self.train.x, device=self.device, wait=wait, **how)
+                rates = replace(measured, whole=by_all)
                 work = self.workload(rates)
                 pace = self.pace(work, how)
             if params is not None and params is self.params:
