@@ -144,7 +144,7 @@ def write_snapshot(folder: Path) -> None:
     from ntkscope.training.snapshots import save_snapshot
 
     kept = {name: value.float() for name, value in tensors().items()}
-    save_snapshot(Snapshot(step=3, epoch=1.0, params=kept, metrics={"loss": 0.5}), folder / "s.safetensors")
+    save_snapshot(Snapshot(step=3, epoch=1.0, params=kept, buffers={}, metrics={"loss": 0.5}), folder / "s.safetensors")
 
 
 def read_snapshot(folder: Path) -> Any:
