@@ -19,13 +19,14 @@ endif
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test guard lint nightly bench docs wheel sbom release matrix clean
+.PHONY: help install install-test demo test guard lint nightly bench docs fuzz wheel sbom release matrix clean
 
 help:
 	@echo "make demo     X-ray a small CNN trained on scikit-learn's digits: summary and page (in runs/)"
 	@echo "make test     lint, types, layers, tests, doctests"
 	@echo "make guard    attack, fuzz and kill tests (up to 20 minutes)"
 	@echo "make nightly  the tests that take minutes"
+	@echo "make fuzz     damaged files of every kind, FUZZ_SECONDS=60 for each"
 	@echo "make bench    the benchmarks"
 	@echo "make docs     run the examples of the docs, build the site (in build/site) and check its links"
 	@echo "make release  wheel and sdist, tried without this repository, and their SBOM (in dist/)"
@@ -84,6 +85,9 @@ nightly: $(VENV)/installed-test
 	HYPOTHESIS_PROFILE=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m nightly
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --jaxtyping-packages=ntkscope,beartype.beartype \
 		-m "not nightly and not guard and not wrong_type" $(SHAPED)
+
+fuzz: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks
