@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ntkscope import data, models
@@ -63,7 +63,7 @@ class Task:
 
     def build(self, seed: int) -> nn.Module:
         if not isinstance(self.train.x, Tensor):
-            return _without_dropout(build_encoder(self.encoder, seed))
+            return Sentences(build_encoder(self.encoder, seed))
         shape = self.train.x.shape[1:]
         large = shape[-1] >= 16
         options: dict[str, Any] = {"classes": self.classes, "seed": seed}
@@ -134,6 +134,24 @@ class ResNet9(nn.Module):
         return self.readout(x.flatten(2).amax(2))
 
 
+class Sentences(nn.Module):
+    """An encoder as a classifier of sentences that `torch.func.vmap` can run: without dropout, with masks that are given whole,
+    since a mask of tokens is looked at for its values."""
+
+    def __init__(self, classifier: Any) -> None:
+        super().__init__()
+        for module in classifier.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        self.encoder, self.readout = classifier.encoder, classifier.readout
+
+    def forward(self, input_ids: Int[Tensor, "n s"], attention_mask: Int[Tensor, "n s"]) -> Float[Tensor, "n c"]:
+        hidden = (attention_mask == 0)[:, None, None, :].expand(-1, 1, attention_mask.shape[1], -1)
+        added = hidden.to(self.readout.weight.dtype) * torch.finfo(self.readout.weight.dtype).min
+        tokens = self.encoder(input_ids=input_ids, attention_mask=added)[0]
+        return self.readout(pool_tokens(tokens, attention_mask, "mean"))
+
+
 def _features(run: Run) -> Split:
     """Sentences as the mean of a frozen encoder's token vectors, computed once and kept in the record."""
     record = run.record
@@ -151,13 +169,6 @@ def _tokens(run: Run) -> tuple[Split, str]:
     dataset, encoder = ("made-up", "tiny") if config.dataset else ("cola", config.encoder)
     length = 6 if config.dataset else LENGTH
     return sentences(dataset, encoder, root=run.root, train=None, test=None, length=length), encoder
-
-
-def _without_dropout(model: nn.Module) -> nn.Module:
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model
 
 
 def _encoded(run: Run) -> Iterator[Tensor]:

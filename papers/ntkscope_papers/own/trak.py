@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from ntkscope.core import Inputs, Part
-from ntkscope.core.model.tree import map_leaves, take
+from ntkscope.core.model.calling import arguments
+from ntkscope.core.model.tree import map_leaves
 
 CHUNK = 2**28  # gradient entries held at a time, a gigabyte in float32
 
@@ -36,23 +37,14 @@ def margin_gradients(model: nn.Module, part: Part) -> Iterator[tuple[Float[Tenso
     buffers = dict(model.named_buffers())
 
     def margin(params: dict[str, Tensor], x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
-        z = functional_call(model, {**params, **buffers}, (map_leaves(lambda leaf: leaf[None], x),))[0]
+        args, options = arguments(model, map_leaves(lambda leaf: leaf[None], x))
+        z = functional_call(model, {**params, **buffers}, args, options)[0]
         chosen = torch.arange(len(z), device=z.device) == y
         own = (z * chosen).sum()
         odds = own - torch.where(chosen, -torch.inf, z).logsumexp(0)
         return odds, torch.sigmoid(odds)
 
-    one = grad(margin, has_aux=True)
-    together = vmap(one, in_dims=(None, 0, 0))
-
-    def each(params: dict[str, Tensor], x: Inputs, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        if isinstance(x, Tensor):
-            return together(params, x, y)
-        found, p = zip(
-            *(one(params, take(x, i), label) for i, label in enumerate(y))
-        )  # an encoder's masks know no vmap
-        return {name: torch.stack([row[name] for row in found]) for name in params}, torch.stack(p)
-
+    each = vmap(grad(margin, has_aux=True), in_dims=(None, 0, 0))
     count = sum(p.numel() for p in params.values())
     for rows in torch.arange(len(part), device=part.y.device).split(max(1, min(512, CHUNK // count))):
         piece = part.take(rows)
