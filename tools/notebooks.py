@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import tempfile
 import time
@@ -27,7 +28,8 @@ def executed(path: Path) -> nbformat.NotebookNode:
     with tempfile.TemporaryDirectory() as folder:
         where = str(Path(folder).resolve())
         client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", record_timing=False)
-        client.execute(cwd=where)
+        quiet = {"PYTHONWARNINGS": "ignore:IProgress"}  # there are no widgets to show progress in
+        client.execute(cwd=where, env={**os.environ, **quiet})
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
