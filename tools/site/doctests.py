@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-SESSION = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
+SESSION = re.compile(r"^( *)>>> .*(?:\n.*\S.*)*", re.MULTILINE)
 
 
 class Doctests(griffe.Extension):

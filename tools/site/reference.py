@@ -55,7 +55,11 @@ def titled(text: str) -> str:
 def page(name: str, texts: Mapping[str, str]) -> str:
     """The reference page of a room."""
     rows = [f"| [`{each}`](#ntkscope.{name}.{each}) | {summary(getattr(room(name), each))} |" for each in public(name)]
-    parts = [f"# ntkscope.{name}", inspect.getdoc(room(name)) or "", "\n".join(["| name | |", "| --- | --- |", *rows])]
+    parts = [
+        f"# ntkscope.{name}",
+        inspect.getdoc(room(name)) or "",
+        "\n".join(["| name | what it is |", "| --- | --- |", *rows]),
+    ]
     used = uses(texts)
     for each in public(name):
         parts.append(entry(name, each))
@@ -89,7 +93,8 @@ def index() -> str:
     ]
     head = "# Reference\n\nEvery public name. `import ntkscope as ns` loads a room when it is first used."
     tables = [
-        "\n".join([f"| {title} | |", "| --- | --- |", *lines]) for title, lines in (("name", short), ("room", rows))
+        "\n".join([f"| {title} | what it is |", "| --- | --- |", *lines])
+        for title, lines in (("name", short), ("room", rows))
     ]
     return "\n\n".join([head, "## Names at hand", tables[0], "## Rooms", tables[1]]) + "\n"
 
