@@ -18,7 +18,7 @@ import pytest
 import ntkscope
 
 ROOMS = [import_module(f"ntkscope.{room.name}") for room in pkgutil.iter_modules(ntkscope.__path__) if room.ispkg]
-ROOMS = [room for room in ROOMS if hasattr(room, "__all__")]
+ROOMS = [room for room in [ntkscope, *ROOMS] if hasattr(room, "__all__")]
 HEADER = re.compile(r"^ *Examples:\n *>>> ", re.MULTILINE)  # what the reference pages show as examples
 
 

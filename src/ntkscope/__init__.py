@@ -1,6 +1,7 @@
 """ntkscope: which kernel machine is a trained PyTorch network, how far to trust that view, and where it breaks.
 
-Rooms and names are imported when they are first used, so `import ntkscope` costs next to nothing.
+Rooms and names are imported when they are first used, so `import ntkscope` costs next to nothing. In the examples of their
+docstrings, `model` is a small trained classifier, `x` (12, 2) and `y` (12,) its inputs and labels, `folder` a new folder.
 
 >>> import ntkscope as ns
 >>> split = ns.data.load("digits")

@@ -52,6 +52,13 @@ def run(
     other settings is refused; settings that only say which part to compute now (an experiment's `legs`) may differ, so that
     several calls fill one record. Legs that ran side by side into records of their own are taken from the folders `gather_from`
     before anything is computed. `device`: a GPU if there is one. `root`: the folder of the real data ($NTKSCOPE_DATA).
+
+    Examples:
+        >>> record = run("optimal-depth", out="record/")  # doctest: +SKIP
+        >>> run("optimal-dept", out=folder)
+        Traceback (most recent call last):
+        ...
+        ntkscope.core.errors.UnknownName: unknown experiment 'optimal-dept'; did you mean 'optimal-depth'? ...
     """
     record: Record = EXPERIMENTS[name].run(
         scale, out=out, device=device, root=root, seed=seed, progress=progress, gather_from=gather_from, **overrides

@@ -159,7 +159,7 @@ def probes(
 def layer_probe(
     layer: str, train: Features, y_train: Numbers, test: Features, y_test: Any, protocol: ProbeProtocol | None = None
 ) -> LayerProbe:
-    """One layer's probes from features of the training and test items, tensors or stores.
+    """One layer's probes from features (n, width) of the training and (m, width) of the test items, tensors or stores.
 
     Examples:
         >>> found = layer_probe("inputs", x, y, x, y, ProbeProtocol(probes=("knn", "ncc"), dims=(1, 2), k=1, validation=None))

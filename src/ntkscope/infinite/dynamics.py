@@ -214,7 +214,7 @@ def dynamics(
 
 @renamed(ridge="alpha")
 def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, alpha: NonNegative = 0.0) -> Tensor:
-    """k(x, X) (K + α)⁻¹ y, what gradient flow ends at when it starts from zero; O(n³).
+    """k(x, X) (K + α)⁻¹ y, what gradient flow ends at when it starts from zero: (m,) or (m, c); O(n³).
 
     A matrix that is singular to working precision is solved by its pseudo-inverse, as gradient flow would, with a
     `NumericalWarning` that says the rank. Jacot et al. (2018), section 5.

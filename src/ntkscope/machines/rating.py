@@ -25,7 +25,7 @@ class Rating:
 
 
 def rate(logits: Any, network: Any, y: Any, *, bootstrap: int = 1000, seed: int = 0) -> Rating:
-    """`logits` of a surrogate beside the network's, for inputs with the labels `y`.
+    """How faithful a surrogate's `logits` (n, c) are to the `network`'s (n, c) at inputs with the labels `y` (n,).
 
     Examples:
         >>> network, surrogate = np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 0.0], [1.0, 0.0]])
