@@ -125,3 +125,9 @@ def test_a_spectrum_falls_from_the_largest_to_the_smallest() -> None:
     height = [float(point.split(",")[1]) for point in found[1].split()]
     np.testing.assert_allclose(np.diff(height), 30.0, atol=0.11)  # equal steps of a logarithmic axis of 120 pixels
     assert spectrum("s", np.array([1.0])) == ""
+
+
+def test_influence_of_very_many_points_is_not_computed_to_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(influence(40)).count("<tr>") == 6  # a head and five items
+    monkeypatch.setattr("ntkscope.explain.ranking.MOST", 39)
+    assert shown(influence(40)).count("<tr>") == 1

@@ -14,6 +14,7 @@ from ntkscope.core import UsageError
 from ntkscope.core.html import table
 
 SHOWN, ITEMS = 3, 5  # points in a repr, and test items in a notebook
+MOST = 20_000  # training points beyond which a notebook shows no items: each of them takes products with the kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class PerItem(ABC):
     def _repr_html_(self) -> str:
         m, n, _ = self.shape
         rows: list[tuple[object, ...]] = [("test item", "output", "supporting training points", "opposing")]
-        for item in range(min(m, ITEMS) if n else 0):
+        for item in range(min(m, ITEMS) if 0 < n <= MOST else 0):
             both = [self.top(item, min(SHOWN, n), opposing=opposing) for opposing in (False, True)]
             rows.append((item, both[0].output, *(top.few() for top in both)))
         return table(f"{self!r}{', the first items' if m > ITEMS else ''}", rows)
