@@ -57,8 +57,10 @@ class PerItem(ABC):
 
     def _repr_html_(self) -> str:
         m, n, _ = self.shape
+        if not 0 < n <= MOST:
+            return table(repr(self), [])
         rows: list[tuple[object, ...]] = [("test item", "output", "supporting training points", "opposing")]
-        for item in range(min(m, ITEMS) if 0 < n <= MOST else 0):
+        for item in range(min(m, ITEMS)):
             both = [self.top(item, min(SHOWN, n), opposing=opposing) for opposing in (False, True)]
             rows.append((item, both[0].output, *(top.few() for top in both)))
         return table(f"{self!r}{', the first items' if m > ITEMS else ''}", rows)
