@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.site import links
+
 
 def page(notebook: Path) -> str:
     """The Markdown of a page that shows a notebook."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    parts = [part for cell in cells for part in shown(cell)]
+    parts = [
+        part if part.startswith("<div") else links.in_site(part, notebook) for cell in cells for part in shown(cell)
+    ]
     return "\n\n".join([*parts, f"[This page as a notebook]({notebook.name}){{ download }}", ""])
 
 

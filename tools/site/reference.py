@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import PurePosixPath
 from types import ModuleType
 from typing import Any
+
+from tools.site.doctests import fenced
 
 import ntkscope as ns
 
@@ -33,6 +36,8 @@ def summary(value: Any) -> str:
     """The first sentence of what a thing says of itself, in one line."""
     if not (isinstance(value, ModuleType) or callable(value)):
         return f"Registry: {', '.join(f'`{key}`' for key in value)}." if isinstance(value, Mapping) else ""
+    if value is Any:
+        return ""
     first = (inspect.getdoc(value) or "").split("\n\n")[0]
     sentence = re.split(r"(?<=[.:])\s", " ".join(first.split()), maxsplit=1)[0]
     return sentence.replace("|", "\\|").rstrip(":")
@@ -72,10 +77,25 @@ def page(name: str, texts: Mapping[str, str]) -> str:
 
 def entry(name: str, each: str) -> str:
     """What stands on the page of a room about one of its names."""
-    value = getattr(room(name), each)
-    if isinstance(value, ModuleType) or inspect.isclass(value) or inspect.isfunction(value):
-        return f"::: ntkscope.{name}.{each}"
-    return f"## <code>{each}</code> {{: #ntkscope.{name}.{each} }}\n\n{summary(value) or 'A type alias.'}"
+    value, path = getattr(room(name), each), f"ntkscope.{name}.{each}"
+    if isinstance(value, ModuleType):
+        return f"::: {path}"
+    if (
+        (not inspect.isclass(value) and not inspect.isfunction(value))
+        or "<locals>" in value.__qualname__
+        or value is Any
+    ):
+        return f"## <code>{each}</code> {{: #{path} }}\n\n{described(value)}"
+    if path not in sys.modules:
+        return f"::: {path}"
+    return f'<a id="{path}"></a>\n\n::: {value.__module__}.{value.__qualname__}'  # a file of the room has the same name
+
+
+def described(value: Any) -> str:
+    """What a thing that no source file defines by its name says of itself."""
+    if not inspect.isfunction(value):
+        return summary(value) or "A type alias."
+    return f"```python\n{value.__name__}{inspect.signature(value)}\n```\n\n{fenced(inspect.getdoc(value) or '')}"
 
 
 def relative(page: str) -> str:
