@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,30 @@ def test_every_page_of_the_documents_is_in_the_site(site: Site) -> None:
 def test_every_public_name_is_on_its_reference_page(site: Site, room: str) -> None:
     anchors = site.pages[f"reference/{room}.html"].anchors
     assert [name for name in reference.public(room) if f"ntkscope.{room}.{name}" not in anchors] == []
+
+
+@pytest.mark.guard
+def test_search_works_from_a_folder(site: Site) -> None:
+    """Without a server and without a network; the first result leads to a page."""
+    playwright_api = pytest.importorskip("playwright.sync_api")
+    browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser_path is None:
+        pytest.skip("no chromium here")
+    with playwright_api.sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=browser_path).new_page(
+            viewport={"width": 1440, "height": 900}
+        )
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site.folder / "index.html").as_uri())
+        page.locator("input.md-search__input").click()
+        page.keyboard.type("weight decay")
+        first = page.locator(".md-search-result__link").first
+        first.wait_for(timeout=60_000)
+        assert "matching documents" in page.locator(".md-search-result__meta").inner_text()
+        first.click()
+        page.wait_for_url("**/results/findings.html*", timeout=60_000)
+        assert [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
 
 
 def built(folder: Path, **pages: str) -> Site:
