@@ -470,6 +470,20 @@ def test_a_section_that_had_no_time_is_not_said_to_have_taken_long(tmp_path: Pat
     began = time.perf_counter() - 100.0
     with only(summary.SECTION):
         record = ns.xray(model, train, test, tmp_path, budget="60s", began=began, kernels=["ck"], progress=False)
-    reasons = [record.metrics[f"section:{name}"]["why"] for name in record.metrics["sections"]]
+    reasons = [record.metrics[f"section:{name}"]["why"] or "" for name in record.metrics["sections"]]
     assert any("the time was over before it began; start the same X-ray again" in why for why in reasons)
     assert not any("longer than expected" in why for why in reasons)
+
+
+def test_accuracy_and_trust_are_told_even_when_the_time_is_over(tmp_path: Path) -> None:
+    train, test = blobs()
+    initial, model = trained(train)
+    began, how = time.perf_counter() - 100.0, {"initial": initial, "kernels": ["ck"], "progress": False}
+    with only(summary.SECTION):
+        hurried = ns.xray(model, train, test, tmp_path, budget="60s", began=began, **how).metrics["section:summary"]
+        whole = ns.xray(model, train, test, tmp_path, budget=None, **how).metrics["section:summary"]
+    assert (hurried["status"], hurried["late"]) == ("done", True)
+    assert hurried["data"]["network_accuracy"] == whole["data"]["network_accuracy"] > 0.5
+    assert "The time was over" in hurried["data"]["why"]
+    assert "late" not in whole
+    assert "The time was over" not in whole["data"]["why"]

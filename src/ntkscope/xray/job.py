@@ -423,7 +423,7 @@ def look(section: Section[Any], context: Context) -> dict[str, Any]:
     try:
         if not (section.every_attempt or section.essential) and (late := context.too_short_for(step)) is not None:
             raise OutOfTime(late)
-        with time_limit(math.inf if section.every_attempt else context.allowed(section)):
+        with time_limit(math.inf if section.every_attempt or section.keeps_time else context.allowed(section)):
             entry = section.entry("done", section.run(context))
         context.pace.saw(
             context.plan.steps.get(step, 0.0), time.perf_counter() - start - context.kernel_seconds + kernels

@@ -29,10 +29,14 @@ class OutOfTime(Skip):
 
 @dataclass(frozen=True)
 class Finding(Generic[R]):
-    """What a section found, and how certain it is, in a sentence. `run` stores arrays itself."""
+    """What a section found, and how certain it is, in a sentence. `run` stores arrays itself.
+
+    `late`: whether a part of it is missing for want of time; more time computes it again.
+    """
 
     result: R
     confidence: str = ""
+    late: bool = False
 
 
 def _nothing(work: Workload) -> float:
@@ -55,11 +59,11 @@ class Section(Generic[R]):
 
     `run(context)` computes it and returns a `result` of that type. `after`: the sections whose results it uses.
     `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `essential`: computed before the others,
-    and on fewer items rather than not at all. `every_attempt`: computed after all others,
-    and again by each attempt. `tasks`: of which networks a page shows it; one that asks the context for what this network
-    does not have (classes in a regression) is skipped and says so. `regression`: its form on pages of regressions, where it
-    needs one of its own. `needs`: what an X-ray must have been given for the section to be on its page ("tracked", "training",
-    "texts"); empty for none.
+    and on fewer items rather than not at all. `every_attempt`: computed after all others, and again by each attempt.
+    `keeps_time`: `run` itself ends in time, with what it has by then. `tasks`: of which networks a page shows it; one that
+    asks the context for what this network does not have (classes in a regression) is skipped and says so. `regression`: its
+    form on pages of regressions, where it needs one of its own. `needs`: what an X-ray must have been given for the section
+    to be on its page ("tracked", "training", "texts"); empty for none.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Section(Generic[R]):
     cost: Callable[[Workload], float] = _nothing
     essential: bool = False
     every_attempt: bool = False
+    keeps_time: bool = False
     tasks: tuple[Task, ...] = tuple(TASKS.values())
     needs: str = ""
     regression: ForRegression | None = None
@@ -107,6 +112,7 @@ class Section(Generic[R]):
             "why": why,
             "seconds": 0.0,
             "data": finding.result.to_record() if finding else {},
+            **({"late": True} if finding and finding.late else {}),
         }
 
     def read(self, metrics: Mapping[str, Any]) -> R | None:

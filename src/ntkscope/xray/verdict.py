@@ -212,6 +212,11 @@ def _times(factor: float) -> str:
 NEEDED = "Give the weights before training (initial=, --initial-weights) for a verdict."
 
 
+def out_of_time() -> Verdict:
+    """Where the time was over before anything was measured."""
+    return _undecided("The time was over before it could be judged.", (), "The same command with more time judges it.")
+
+
 def _undecided(why: str, evidence: tuple[Evidence, ...], remedy: str = NEEDED) -> Verdict:
     return Verdict("not enough evidence", None, why, remedy, tuple(replace(item, says="neither") for item in evidence))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ntkscope.core.progress import TimeLimit, time_limit
 from ntkscope.measures.faithfulness import accuracy
 from ntkscope.measures.regression import r_squared, rmse
 from ntkscope.xray.context import Context
@@ -16,7 +17,7 @@ from ntkscope.xray.registry import Finding, ForRegression, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import kernel, surrogates
 from ntkscope.xray.task import CLASSIFICATION
-from ntkscope.xray.verdict import Evidence, gather, judge
+from ntkscope.xray.verdict import Evidence, Verdict, gather, judge, out_of_time
 from ntkscope.xray.workload import Workload
 
 BY_CONSTRUCTION = (
@@ -100,7 +101,7 @@ def run(context: Context) -> Finding[Judged]:
     rated, decomposed = context.result(surrogates.SECTION), context.result(kernel.SECTION)
     best, explained = (None, None) if rated is None else (rated.best, rated.explained)
     trust = context.task.trust(explained, len(context.test))
-    verdict = judge(gather(context, None if decomposed is None else decomposed.centred_alignment))
+    verdict, late = _verdict(context, None if decomposed is None else decomposed.centred_alignment)
     judged: dict[str, Any] = {
         "verdict": verdict.word,
         "score": verdict.score,
@@ -130,7 +131,16 @@ def run(context: Context) -> Finding[Judged]:
             outputs=outputs,
             surrogate_r2={row.kernel: row.r2_targets for row in rows if isinstance(row, surrogates.OutputRow)},
         )
-    return Finding(found, verdict.confidence)
+    return Finding(found, verdict.confidence, late)
+
+
+def _verdict(context: Context, alignment: float | None) -> tuple[Verdict, bool]:
+    """Lazy or rich, and whether the time was over before that could be said: accuracy and trust take a moment only."""
+    try:
+        with time_limit(context.allowed(SECTION)):
+            return judge(gather(context, alignment)), False
+    except TimeLimit:
+        return out_of_time(), True
 
 
 def _why(trusted: str, context: Context) -> str:
@@ -173,6 +183,7 @@ SECTION: Section[Judged] = register(
         result=Summary,
         after=(surrogates.SECTION, kernel.SECTION),
         essential=True,
+        keeps_time=True,
         cost=cost,
         regression=ForRegression(
             meaning=(
