@@ -40,7 +40,7 @@ def summary(value: Any) -> str:
         return ""
     first = (inspect.getdoc(value) or "").split("\n\n")[0]
     sentence = re.split(r"(?<=[.:])\s", " ".join(first.split()), maxsplit=1)[0]
-    return sentence.replace("|", "\\|").rstrip(":")
+    return sentence.replace("|", "∣").rstrip(":")  # a plain one would end a cell
 
 
 def uses(texts: Mapping[str, str]) -> dict[str, list[str]]:
