@@ -123,7 +123,12 @@ def test_no_time_at_all_is_said_and_not_hidden() -> None:
 def test_a_probe_without_time_measures_what_is_missing_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     timed = rates._time_kernel
-    monkeypatch.setattr(rates, "_time_kernel", lambda *given: calls.append(1) or timed(*given))
+
+    def counted(*given: Any) -> Any:
+        calls.append(1)
+        return timed(*given)
+
+    monkeypatch.setattr(rates, "_time_kernel", counted)
     measured = measure_rates(nn.Linear(4, 3), torch.randn(100, 4), wait=0.0)
     assert len(calls) <= rates.REPEATS  # on one number of items alone
     assert measured.parameters == 15
