@@ -156,8 +156,7 @@ def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tupl
 
 def _least(run: Callable[[], object]) -> float:
     """The least of several times, by the clock or by the processor."""
-    times = []
-    began = time.perf_counter()
+    times, began = list[float](), time.perf_counter()
     for _ in range(4 * REPEATS):
         start, own = time.perf_counter(), time.process_time()
         if times and start - began > PATIENCE:
