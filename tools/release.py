@@ -20,12 +20,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
+EXTRAS = "text,distributed,store,lightning,trainer"  # what the examples need between them
 DATA = {"gpt_cola": "cola", "minilm_cola": "cola", "resnet20_cifar10": "cifar10"}  # what an example reads
 SMALL = {  # how an example is run so that it takes a minute or two
     "gpt_cola": "main(steps=20, train_items=20, test_items=4)",
     "minilm_cola": "main('out', 40, 20, kernels=['ck'])",
     "resnet20_cifar10": "main('out', None, 40, max_test=20, kernels=['ck'])",
-    "own_model": "main('out')",
 }
 
 
@@ -49,7 +49,7 @@ def tried(python: Path, folder: Path, *command: str) -> None:
 def main(install_only: bool) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     wheel, sdist = DIST / f"ntkscope-{version}-py3-none-any.whl", DIST / f"ntkscope-{version}.tar.gz"
-    python = environment(DIST / ".venv", f"ntkscope[text] @ {wheel.as_uri()}")
+    python = environment(DIST / ".venv", f"ntkscope[{EXTRAS}] @ {wheel.as_uri()}")
     unneeded = [
         str(python),
         "-m",
@@ -80,8 +80,9 @@ def main(install_only: bool) -> None:
                 left_out.append(f"{script.stem} (no {data} under $NTKSCOPE_DATA)")
                 continue
             (folder / script.stem).mkdir()
-            run = f"import {script.stem} as example; example.{SMALL.get(script.stem, 'main()')}"
-            tried(python, folder / script.stem, "-c", f"import sys; sys.path.insert(0, '../examples'); {run}")
+            run = f"import sys; sys.path.insert(0, '../examples'); import {script.stem} as example; example."
+            small = SMALL.get(script.stem)
+            tried(python, folder / script.stem, *(("-c", run + small) if small else (f"../examples/{script.name}",)))
         second = environment(folder / "sdist", f"ntkscope @ {sdist.as_uri()}")
         tried(second, folder, "-c", where)
     print(f"{wheel.name} and {sdist.name}: installed and run" + "".join(f"; not run: {name}" for name in left_out))
