@@ -114,9 +114,11 @@ def changed(mutant: Mutant) -> str | None:
 
 
 def tests_of(file: str) -> list[str]:
-    """The tests of a module, and the module itself for its examples."""
-    path = Path(file)
-    own = [f"tests/{Path(*path.parts[2:-1])}/test_{path.stem.lstrip('_')}.py"]
+    """The tests of a module, those of the modules beside it that import it, and the module itself for its examples."""
+    path = ROOT / file
+    beside = [other.stem for other in path.parent.glob("*.py") if f".{path.stem} import" in other.read_text()]
+    folder = Path("tests", *Path(file).parts[2:-1])
+    own = [(folder / f"test_{stem.lstrip('_')}.py").as_posix() for stem in (path.stem, *sorted(beside))]
     shared = next(paths for part, paths in TESTS.items() if part in file)
     return [*dict.fromkeys(name for name in (*own, *shared) if (ROOT / name).exists()), file]
 
