@@ -46,7 +46,7 @@ MEMORY = "4MiB"  # of a filling: ten tiles
 INPUTS, WIDTHS = 120, (32, 64, 64, 10)
 EXACT = 1e-12  # of the largest entry: two orders of sums of float64
 MOST_HARMS = 4  # files damaged in a round
-REST = 0.5  # of the seconds of a round
+REST, LONGEST_REST = 0.5, 5.0  # of the seconds of a round, and seconds at most: on a busy machine rounds are long
 LIMIT = 1200.0  # seconds after which a filling is said to hang: on a busy machine a worker takes minutes to start
 FLAT = 1.05  # resident memory in the last quarter over that in the second, at most
 
@@ -352,7 +352,7 @@ def run(quick: bool = False, minutes: float | None = None, seed: int = 0) -> Ite
                 soak.counts["hangs"] += 1
                 soak.faults.append(str(error))
                 break
-            time.sleep(REST * (time.monotonic() - now))
+            time.sleep(min(LONGEST_REST, REST * (time.monotonic() - now)))
             if time.monotonic() >= noted + every:
                 noted = time.monotonic()
                 memory.append(
