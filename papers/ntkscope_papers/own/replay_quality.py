@@ -275,34 +275,38 @@ def interval(values: Float64[np.ndarray, " r"], items: int) -> list[float]:
     return [round(value, 4) for value in percentile_interval(values, 0.95, items)]
 
 
-def legs_of(name: str, config: ReplayQuality) -> list[str]:
-    """The legs of a task, if it is part of the run."""
-    what = ("retrained", *config.methods, "intervals")
-    return [f"{name}/{removal}/{leg}" for removal, leg in product(SHARES, what)] if name in config.tasks else []
+def measured_of(name: str, config: ReplayQuality, record: Record) -> tuple[list[str], list[str]]:
+    """The removals of which a task has every result, and the legs that the others lack."""
+    legs = {r: [f"{name}/{r}/{leg}" for leg in ("retrained", *config.methods, "intervals")] for r in SHARES}
+    lacks = {removal: [leg for leg in every if leg not in record.metrics] for removal, every in legs.items()}
+    return [r for r in SHARES if not lacks[r]], [leg for every in lacks.values() for leg in every]
 
 
 def reached(name: str, config: ReplayQuality, record: Record) -> Reading:
     """Replay's LDS with all networks beside the ceiling and what is asked for."""
     if name not in config.tasks or REPLAY not in config.methods:
         return Reading(None, note="this task or replay was left out")
+    removals, lacks = measured_of(name, config, record)
     measured: dict[str, Any] = {}
     missed = []
-    for removal, way in product(SHARES, WAYS):
+    for removal, way in product(removals, WAYS):
         top = record.metrics[f"{name}/{removal}/retrained"]["ceiling"][way]
         rows = record.metrics[f"{name}/{removal}/{REPLAY}"]["by networks"]
         lds, asked = rows[str(config.seeds)][way]["lds"], BAR if top >= HIGH else SHARE * top
         measured.setdefault(removal, {})[way] = rounded({"replay": lds, "ceiling": top, "asked": asked})
         missed += [f"{removal}, {way}"] if not lds >= asked else []
-    return Reading(measured, not missed, f"missed: {'; '.join(missed)}" if missed else "", seeds=config.seeds)
+    note = f"missed: {'; '.join(missed)}" if missed else ""
+    return Reading(measured or None, not missed, note, tuple(lacks), seeds=config.seeds)
 
 
 def ahead(name: str, way: str, config: ReplayQuality, record: Record) -> Reading:
     """Replay's LDS with all networks minus those of the other methods, with intervals."""
     if name not in config.tasks or REPLAY not in config.methods or len(config.methods) < 2:
         return Reading(None, note="this task, replay or what it is compared with was left out")
+    removals, lacks = measured_of(name, config, record)
     measured: dict[str, Any] = {}
     low = []
-    for removal, method in product(SHARES, config.methods):
+    for removal, method in product(removals, config.methods):
         if method == REPLAY:
             continue
         gap = record.metrics[f"{name}/{removal}/intervals"][way]["replay minus"][f"{method}, {config.seeds}"]
@@ -312,7 +316,8 @@ def ahead(name: str, way: str, config: ReplayQuality, record: Record) -> Reading
         )
         measured.setdefault(removal, {})[method] = [round(mine - other, 4), *gap]
         low += [f"{removal}, {method}"] if not gap[0] > 0 else []
-    return Reading(measured, not low, f"not above: {'; '.join(low)}" if low else "", seeds=config.seeds)
+    note = f"not above: {'; '.join(low)}" if low else ""
+    return Reading(measured or None, not low, note, tuple(lacks), seeds=config.seeds)
 
 
 QUALITY = [
@@ -325,7 +330,6 @@ QUALITY = [
             "replay predicts retraining about as well as the seeds of retraining agree",
             f"LDS of five replays at least {BAR} where one seed's retrainings score {HIGH} for the others', else {SHARE} of"
             " that; half and 5 % of the points removed, same and other batches",
-            needs=partial(legs_of, name),
         )(partial(reached, name)),
         *(
             claim(
@@ -334,7 +338,6 @@ QUALITY = [
                 f"replay predicts retraining better than other attributions do, {way}",
                 "paired 95 % interval of the difference in LDS above 0 for every other method, five networks each; half and 5 %"
                 " of the points removed",
-                needs=partial(legs_of, name),
             )(partial(ahead, name, way))
             for way in WAYS
         ),

@@ -124,3 +124,12 @@ def test_verdicts(lds: float, top: float, low: float, verdicts: tuple[str, str],
     assert found == [verdicts[0], verdicts[1], verdicts[1]]
     assert claims["own-replay-lds-lenet-mnist5k"].verdict == "not testable here"
     assert 'legs=["lenet-mnist5k/half/retrained"' in claims["own-replay-lds-lenet-mnist5k"].note
+
+
+def test_one_removal_alone_is_a_part(tmp_path: Path) -> None:
+    made = {key: value for key, value in results(0.86, 0.95, (0.01, 0.1)).items() if "/half/" in key}
+    claims = judged(made_record(tmp_path / "run", "replay-quality", **made))
+    for which in ("lds", "first-same", "first-other"):
+        found = claims[f"own-replay-{which}-mlp-digits"]
+        assert found.verdict == "stand-in"
+        assert "mlp-digits/five-percent/retrained" in found.note
