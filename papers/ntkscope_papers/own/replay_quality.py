@@ -229,15 +229,19 @@ class ReplayQuality(Experiment):
     @figure
     def lds(self, record: Record) -> Figure:
         """LDS of every method with all networks, for every task and removal; the ceiling as the first bar."""
-        cases = [c for c in product(self.tasks, SHARES) if f"{c[0]}/{c[1]}/intervals" in record.metrics]
-        drawn, axes = drawing.canvas(1, max(1, len(cases)), width=3.8, height=3.4)
-        for axis, (name, removal) in zip(axes, cases):
+        known = {
+            case: [m for m in self.methods if f"{'/'.join(case)}/{m}" in record.metrics]
+            for case in product(self.tasks, SHARES)
+            if f"{'/'.join(case)}/retrained" in record.metrics
+        }
+        drawn, axes = drawing.canvas(1, max(1, len(known)), width=3.8, height=3.4)
+        for axis, ((name, removal), names) in zip(axes, known.items()):
             series = {}
             for way in WAYS:
                 top = record.metrics[f"{name}/{removal}/retrained"]["ceiling"][way]
-                rows = [record.metrics[f"{name}/{removal}/{m}"]["by networks"] for m in self.methods]
+                rows = [record.metrics[f"{name}/{removal}/{m}"]["by networks"] for m in names]
                 series[way] = ([top, *(row[str(self.seeds)][way]["lds"] for row in rows)], None)
-            drawing.compare_bars(axis, ["ceiling", *self.methods], series, label="linear datamodeling score")
+            drawing.compare_bars(axis, ["ceiling", *names], series, label="linear datamodeling score")
             axis.set_title(f"{name}, {removal}", pad=22)
         return drawn
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -133,3 +134,18 @@ def test_one_removal_alone_is_a_part(tmp_path: Path) -> None:
         found = claims[f"own-replay-{which}-mlp-digits"]
         assert found.verdict == "stand-in"
         assert "mlp-digits/five-percent/retrained" in found.note
+
+
+def test_the_table_of_the_guide_is_that_of_the_record() -> None:
+    root = Path(__file__).parents[3]
+    record = json.loads((root / "papers/ntkscope_papers/own/results/replay-quality/record.json").read_text("utf-8"))
+    rows = [line for line in (root / "docs/guides/replay.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+    told = {cells[1].strip(" `"): [cell.strip() for cell in cells[2:6]] for cells in (row.split("|") for row in rows)}
+    task = record["metrics"]
+    measured = [m for m in ReplayQuality().methods if f"mlp-digits/half/{m}" in task]
+    assert set(told) == {*measured, "ceiling"}
+    top = [f"{task['mlp-digits/half/retrained']['ceiling'][way]:.3f}" for way in WAYS]
+    assert told["ceiling"] == [top[0], "", top[1], ""]
+    for method in measured:
+        found = task[f"mlp-digits/half/{method}"]["by networks"]
+        assert told[method] == [f"{found[k][way]['lds']:.3f}" for way in WAYS for k in ("1", "5")]
