@@ -23,7 +23,7 @@ FAITH = PAPERS / "engel_2023" / "results" / "surrogate-kernels" / "record.json"
 TRUST = ROOT / "benchmarks" / "results" / "bench" / "trust.json"
 NETWORKS = range(5)
 SMALL = ("trntk", "trntk0", "pntk", "ck")
-MARK = re.compile(r"(<!-- made: (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- table: (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
 def read(path: Path) -> Any:
@@ -96,4 +96,4 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_file(PAGE, filled(PAGE.read_text(encoding="utf-8")).encode("utf-8"), over=b"<!-- made: ")
+    write_file(PAGE, filled(PAGE.read_text(encoding="utf-8")).encode("utf-8"), over=b"<!-- table: ")
