@@ -34,7 +34,8 @@ ABSENT = "not found here"
 def interpreter(version: str) -> str | None:
     """The executable of a Python that runs, None if there is none."""
     name = f"python{version}"
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
+    pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin"))
+    for folder in [*os.environ.get("PATH", "").split(os.pathsep), *map(str, pyenv)]:
         path = os.path.join(folder, name)
         tried = [path, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2], sep='.')"]
         if os.access(path, os.X_OK):
