@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -189,7 +190,7 @@ def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     watching = ns.Tracker(network(), data(12, 1), tmp_path / "run", when=[1], watch="weights")
     for name in ("lightning.pytorch", "pytorch_lightning", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match="pip install lightning"):
+    with pytest.raises(UsageError, match=re.escape('pip install "ntkscope[lightning]"')):
         watching.lightning()
-    with pytest.raises(UsageError, match="pip install transformers accelerate"):
+    with pytest.raises(UsageError, match=re.escape('pip install "ntkscope[trainer]"')):
         watching.hugging_face()

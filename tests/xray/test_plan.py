@@ -251,7 +251,11 @@ def test_what_takes_longer_than_the_limit_is_stopped() -> None:
         time.sleep(60)
 
     context: Any = SimpleNamespace(
-        too_short_for=lambda step: None, allowed=lambda section: 0.2, kernel_seconds=0.0, pace=Pace(1.0)
+        clock=Clock(None),
+        too_short_for=lambda step: None,
+        allowed=lambda section: 0.2,
+        kernel_seconds=0.0,
+        pace=Pace(1.0),
     )
     for run in (reporting, silent):
         entry = job.look(replace(SECTIONS["layers"], run=run), context)
