@@ -9,6 +9,16 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from tools.site import links, notebooks, reference
 
+BOOST = {
+    "results/findings": 1.0,
+    "results/": 0.5,
+    "tutorials/": 1.5,
+    "reference/": 0.5,
+    "design/": 0.5,
+    "papers/": 0.3,
+    "project/": 0.3,
+}
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add papers, notebooks, what pages link to, and the reference."""
@@ -48,7 +58,10 @@ def inside(folder: str, places: list[str]) -> list[str]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the project become links in the site."""
+    """Links to files of the project become links in the site; a search finds what explains before what records."""
+    page.meta.setdefault(
+        "search", {"boost": next((b for f, b in BOOST.items() if page.file.src_uri.startswith(f)), 1.0)}
+    )
     source = page.file.abs_src_path
     if source is None or page.file.src_uri.startswith("reference/"):
         return markdown
