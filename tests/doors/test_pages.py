@@ -42,7 +42,7 @@ def test_one_bad_record_among_a_thousand_leaves_the_index_whole(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 20  # 2 s
     page = (tmp_path / "index.html").read_text()
-    assert "1000 records in" in page
+    assert "1,000 records in" in page
     assert page.count('/page.html"') == 999
     assert "Could not be read" in page
     assert "is a pipe; expected a regular file" in page

@@ -61,6 +61,8 @@ def check(found: Counter[str]) -> None:
 
 
 @pytest.mark.guard
+@pytest.mark.nightly
+@pytest.mark.long
 def test_false_alarms_of_small_samples() -> None:
     check(rejections(digits, 30, 60, 99))
 

@@ -157,6 +157,8 @@ def test_the_check_can_fail() -> None:
 
 
 @pytest.mark.guard
+@pytest.mark.nightly
+@pytest.mark.long
 def test_the_oracle_agrees_with_mpmath() -> None:
     assert by_mpmath(mpmath.tanh, 0.999e4, 1e4, 1e4) == pytest.approx(pair_mean(np.tanh, 0.999e4, 1e4, 1e4), rel=1e-12)
     relu = Relu()

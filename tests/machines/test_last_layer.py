@@ -290,6 +290,8 @@ def test_inputs_and_outputs_that_are_not_finite() -> None:
 
 
 @pytest.mark.guard
+@pytest.mark.nightly
+@pytest.mark.long
 def test_training_loss_is_never_higher() -> None:
     """Two hundred random networks, losses, weights and sizes, by the networks' own outputs; the input model stays as it was."""
     draw = torch.Generator().manual_seed(0)

@@ -102,8 +102,8 @@ def measure_rates(
         state, given = ModelState(model), Part(items, torch.zeros(count)).to(place(model)).x
         outputs = call(model, given)
         forward = _least(lambda: call(model, given)) / count
-        activations = _activations(model, given)
         state.restore(every=True)
+        activations = _activations(model, given)
     heads, single = outputs.shape[1] if outputs.ndim == 2 else 1, _product_rate(np.float32)
     return Rates(
         setup=setup + max(0.0, each - count * sample),
