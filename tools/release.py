@@ -69,6 +69,7 @@ def main(install_only: bool) -> None:
         env=CLEAN,
         check=True,
     )  # of examples
+    shutil.rmtree(ROOT / "papers" / "build", ignore_errors=True)  # what pip built there would be linted too
     if install_only:
         return
     where = (
