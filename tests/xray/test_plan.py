@@ -120,6 +120,25 @@ def test_no_time_at_all_is_said_and_not_hidden() -> None:
     assert "more than the budget" in made.text[-1]
 
 
+def test_a_probe_that_is_stopped_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(nn.Linear):
+        calls = torch.zeros(1)  # nothing that autograd or a state dict knows of
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    def stopped(run: Any) -> float:
+        run()
+        raise KeyboardInterrupt
+
+    model = Counting(4, 3)
+    monkeypatch.setattr(rates, "_least", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        measure_rates(model, torch.randn(20, 4))
+    assert model.calls.item() == 0
+
+
 def test_a_probe_without_time_measures_what_is_missing_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     timed = rates._time_kernel

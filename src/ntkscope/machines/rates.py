@@ -100,9 +100,11 @@ def measure_rates(
     sample = max((each - before) / (count - least), each / count / 4)
     with quiet(place(model), model), torch.no_grad():
         state, given = ModelState(model), Part(items, torch.zeros(count)).to(place(model)).x
-        outputs = call(model, given)
-        forward = _least(lambda: call(model, given)) / count
-        state.restore(every=True)
+        try:
+            outputs = call(model, given)
+            forward = _least(lambda: call(model, given)) / count
+        finally:
+            state.restore(every=True)
         activations = _activations(model, given)
     heads, single = outputs.shape[1] if outputs.ndim == 2 else 1, _product_rate(np.float32)
     return Rates(
