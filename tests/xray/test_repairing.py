@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ntkscope.core import Record
 from ntkscope.core.errors import RecordError
+from ntkscope.core.records.record import FILE
 from ntkscope.core.records.soundness import DamageWarning
-from ntkscope.xray.resuming import check_metrics
+from ntkscope.xray.resuming import check_metrics, check_recipe
 from xray.small import copied, xrayed
 
 
@@ -72,3 +74,19 @@ def test_a_record_that_no_xray_wrote_is_refused(tmp_path: Path, key: str, value:
     record.put(**{key: value})
     with pytest.raises(RecordError, match=r"is not an X-ray that can be resumed: .*metrics\."):
         check_metrics(record)
+
+
+def test_a_kill_after_any_write_leaves_what_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, write = list[bytes](), Record._write
+
+    def kept(record: Record, *args: Any, **changes: Any) -> None:
+        write(record, *args, **changes)
+        written.append((record.folder / FILE).read_bytes())
+
+    monkeypatch.setattr(Record, "_write", kept)
+    xrayed(tmp_path / "run", kernels=["ck"])
+    assert any(b'"recipe_checksum"' in each for each in written)
+    assert not all(b'"recipe_checksum"' in each for each in written)
+    for each in written:
+        (tmp_path / "run" / FILE).write_bytes(each)
+        check_recipe(Record.open(tmp_path / "run"))

@@ -254,8 +254,8 @@ class _Job(Subject):
                 )
                 if record.metrics.get("left_out") or set(plan.kernels) - set(known["kernels"]):
                     resuming.reopen(record, surrogates.SECTION.of(self.task), on_the_page(self.task, self.given))
-        record.put(plan={**plan.to_record(), "budget": self.budget}, left_out=[])
-        record.put(recipe_checksum=resuming.recipe_checksum(record))
+        document = {**plan.to_record(), "budget": self.budget}
+        record.put(plan=document, left_out=[], recipe_checksum=resuming.recipe_checksum(record, document))
         for line in plan.text:
             settings.tell(f"  {line}")
         return plan

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Record
 from ntkscope.core.errors import RecordError, StoreError
+from ntkscope.core.files.plain import to_plain
 from ntkscope.core.files.schema import Mismatch, anything, fields, list_of, mapping, number, optional, text, whole
 from ntkscope.core.identity import Answers, disagreement, drawn, identity, network_identity, tolerance
 from ntkscope.xray.context import Context
@@ -40,16 +41,16 @@ def answers(model: nn.Module, items: Items, device: torch.device | None) -> Answ
     return Answers.of(ask, len(items), where)
 
 
-def recipe_checksum(record: Record) -> str:
-    """The checksum of a record's configuration, seeds and plan, as its file holds them."""
+def recipe_checksum(record: Record, plan: Mapping[str, Any]) -> str:
+    """The checksum of a record's configuration and seeds, as its file holds them, and of a plan."""
     document = record.to_json()
-    return identity(document["config"], document["seeds"], document["metrics"].get("plan"))
+    return identity(document["config"], document["seeds"], to_plain(plan, "plan"))
 
 
 def check_recipe(record: Record) -> None:
     """Raise an error if the configuration, the seeds or the plan in the file were changed."""
-    kept = record.metrics.get("recipe_checksum")
-    if "plan" in record.metrics and kept != recipe_checksum(record):
+    plan = record.metrics.get("plan")
+    if plan is not None and record.metrics.get("recipe_checksum") != recipe_checksum(record, plan):
         raise RecordError(
             f"{record.folder}: the configuration, seeds or plan in record.json are not what was written (their checksum"
             f" differs): put the file back as it was, or choose another folder"
