@@ -49,6 +49,16 @@ def test_definitions_and_laws(n: int, seed: int, c: float) -> None:
     assert y_kernel.shape == (n, n)
 
 
+@pytest.mark.parametrize("scale", [1e-250, 1e250])
+def test_kernels_whose_squares_leave_the_range_of_floats(scale: float) -> None:
+    random = numpy_generator(0, "test", "range")
+    F, G = random.normal(size=(2, 12, 4))
+    K, L, y = F @ F.T, G @ G.T, np.arange(12) % 3
+    assert kernel_target_alignment(scale * K, y) == pytest.approx(kernel_target_alignment(K, y), abs=1e-12)
+    assert centred_alignment(scale * K, L / scale) == pytest.approx(centred_alignment(K, L), abs=1e-12)
+    assert kernel_distance(scale * K, scale * L) == pytest.approx(kernel_distance(K, L), abs=1e-12)
+
+
 def test_every_gram_gives_the_same() -> None:
     random = numpy_generator(0, "test", "grams")
     F, G = (torch.from_numpy(f) for f in random.normal(size=(2, 25, 4)))

@@ -113,6 +113,14 @@ def test_the_strength_is_chosen_on_training_items_only() -> None:
     )
 
 
+def test_the_strength_is_chosen_at_each_of_few_dimensions() -> None:
+    Z, y, _, _ = problem()
+    dims = [1, 8, 24]
+    alone = {d: chosen_strengths("logistic", Z, y, [d])[d] for d in dims}
+    assert len(set(alone.values())) > 1
+    assert chosen_strengths("logistic", Z, y, dims) == alone
+
+
 def test_labels_are_kept_as_they_came_and_single_precision_is_taken() -> None:
     Z, y, new, truth = problem()
     names = torch.tensor([7, 3, 40, -2])
