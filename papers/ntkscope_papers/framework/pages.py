@@ -26,18 +26,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.files.atomic import write_file
 from ntkscope.core.records.claims import FAILS, HOLDS, OUTCOMES
 from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.framework.cells import as_cell, ordered, shortened
 from ntkscope_papers.framework.provenance import sources
 
 MARK = re.compile(
     r"^<!-- made: (?P<kind>[a-z-]+) (?P<words>.*?) -->$(?P<body>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL
 )
 PAPERS = Path(__file__).parents[1]
+SHORT, LONG = 190, 220  # characters of a value, and of a reason, in the table of all statements
 
 
 @dataclass(frozen=True)
@@ -60,28 +61,6 @@ class Results:
 
     def absent(self, name: str) -> str:
         return f"Not run yet: `ntkscope run {name} --scale paper --out DIR`."
-
-
-def as_cell(value: Any) -> str:
-    """As the text of one cell: a bar would end it.
-
-    >>> as_cell({"|a|": [1.23456, 2], "b": {"c": True}})
-    '∣a∣: [1.235, 2]; b: (c: True)'
-    """
-    return _words(value, outer=True).replace("|", "∣").replace("\n", " ")
-
-
-def _words(value: Any, *, outer: bool = False) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, Mapping):
-        inner = "; ".join(f"{key}: {_words(item)}" for key, item in value.items())
-        return inner if outer else f"({inner})"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_words(item) for item in value) + "]"
-    return str(value)
 
 
 def _row(*cells: object) -> str:
@@ -131,7 +110,9 @@ def claims(results: Results, words: str) -> list[str]:
         pictures = " ".join(f"[{stem}]({link}/figures/{stem}.png)" for stem in figures)
         lines += [f"**{name}** · [record]({link}/record.json)" + (f" · figures: {pictures}" if pictures else ""), ""]
         lines += _head("statement", "published", "measured", "verdict")
-        lines += [_row(f"`{c.id}`", c.published, c.measured, c.outcome) for c in record.claims] + [""]
+        lines += [
+            _row(f"`{c.id}`", c.published, ordered(c.measured, c.published), c.outcome) for c in record.claims
+        ] + [""]
     return lines[:-1]
 
 
@@ -201,21 +182,14 @@ def every(results: Results, words: str) -> list[str]:
     for prefix in words.split():
         lines += [f"## {prefix}", "", *_head("statement", "published", "measured", "verdict", "why", "record")]
         for name, claim in _judged(results, prefix):
-            values = [_cut(as_cell(value)) for value in (claim.published, claim.measured)]
-            reason = why.get(claim.id) or _cut(claim.note.removeprefix(f"{HOLDS}; ").removeprefix(f"{FAILS}; "))
+            values = [as_cell(v, SHORT) for v in (claim.published, ordered(claim.measured, claim.published))]
+            reason = why.get(claim.id) or shortened(
+                claim.note.removeprefix(f"{HOLDS}; ").removeprefix(f"{FAILS}; "), LONG
+            )
             link = f"[{name}]({results.link(name)}/record.json)"
             lines.append(_row(f"`{claim.id}`", *values, claim.outcome, reason, link))
         lines.append("")
     return lines[:-1]
-
-
-def _cut(words: str, most: int = 220) -> str:
-    """A text of at most so many characters.
-
-    >>> _cut("one two three", 8)
-    'one two …'
-    """
-    return words if len(words) <= most else words[: words.rfind(" ", 0, most)] + " …"
 
 
 def figure(results: Results, words: str) -> list[str]:

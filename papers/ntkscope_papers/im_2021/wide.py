@@ -17,6 +17,7 @@ from ntkscope.infinite import Dense, Relu, finite, serial
 from ntkscope.infinite.layer import Layer
 from ntkscope.infinite.rules.conv import NTKConv
 from ntkscope.models import NTKLinear
+from ntkscope_papers.framework.intervals import estimate
 
 RESAMPLED = 1000
 
@@ -131,9 +132,9 @@ def width_slope(
     return {"slope": float(np.polyfit(at, mean, 1)[0, 0]), "low": float(low), "high": float(high)}
 
 
-def interval(found: dict[str, float], digits: int = 3) -> list[float]:
+def interval(found: dict[str, float]) -> dict[str, Any]:
     """Slope and interval, as records show them."""
-    return [round(found[key], digits) for key in ("slope", "low", "high")]
+    return estimate(found["slope"], found["low"], found["high"], digits=3)
 
 
 class Convolution(nn.Module):

@@ -33,6 +33,8 @@ from ntkscope.measures.datamodeling import (
     spearman,
 )
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
+from ntkscope_papers.framework.intervals import estimate
+from ntkscope_papers.framework.results import digits
 from ntkscope_papers.own.attribution_methods import Checkpoint, Scored, methods
 from ntkscope_papers.own.attribution_tasks import RECIPES, Task, task
 from ntkscope_papers.own.retraining import nearest_groups, reliability, retrained_margins
@@ -263,7 +265,7 @@ def above(name: str, config: AttributionQuality, record: Record) -> Reading:
     holds = all(gap is not None and gap["interval"][0] > 0 for gap in equal) if JUDGED in config.methods else None
     measured = {
         method: {
-            count: [*_rounded(row["lds"], *row["interval"]), f"{row['seconds']:.3g} s"]
+            count: {"LDS": estimate(row["lds"], *row["interval"]), "seconds": digits(row["seconds"])}
             for count, row in record.metrics[f"{name}/{method}"]["by checkpoints"].items()
         }
         for method in config.methods
@@ -293,12 +295,13 @@ def fewer(config: AttributionQuality, record: Record) -> Reading:
     """on two of four tasks the interval of the difference reaches 0 or more, and seconds are at most 1/5"""
     if not {PEER, FAST} <= set(config.methods):
         return Reading(None, note="a method was left out")
-    most, level = config.checkpoints, {}
+    most = config.checkpoints
+    level: dict[str, dict[str, Any]] = {}
     for name in config.tasks:
         row = record.metrics[f"{name}/differences"][f"{FAST}, 1 against {most}"]
         seconds = _of(record, name, FAST, 1)["seconds"] / max(1e-9, _of(record, name, PEER, most)["seconds"])
-        level[name] = {"difference": _rounded(row["difference"], *row["interval"]), "seconds, ratio": round(seconds, 3)}
-    held = [v for v in level.values() if v["difference"][2] >= 0 and v["seconds, ratio"] <= 0.2]
+        level[name] = {"difference": estimate(row["difference"], *row["interval"]), "seconds, ratio": round(seconds, 3)}
+    held = [v for v in level.values() if v["difference"]["high"] >= 0 and v["seconds, ratio"] <= 0.2]
     return Reading(level, len(held) >= 2)
 
 
@@ -331,7 +334,3 @@ def _noise(record: Record, name: str) -> str:
 def _of(record: Record, name: str, method: str, count: int) -> Mapping[str, Any]:
     row: Mapping[str, Any] = record.metrics[f"{name}/{method}"]["by checkpoints"][str(count)]
     return row
-
-
-def _rounded(*values: float) -> list[float]:
-    return [round(float(value), 4) for value in values]

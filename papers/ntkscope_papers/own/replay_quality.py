@@ -28,6 +28,7 @@ from ntkscope.measures.datamodeling import (
 )
 from ntkscope.measures.uncertainty import percentile_interval
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
+from ntkscope_papers.framework.intervals import estimate
 from ntkscope_papers.framework.results import averaged, rounded, under
 from ntkscope_papers.own.attribution_methods import Checkpoint, Scored, methods, replay_margins
 from ntkscope_papers.own.attribution_tasks import Recipe, Task, task
@@ -318,7 +319,7 @@ def ahead(name: str, way: str, config: ReplayQuality, record: Record) -> Reading
             record.metrics[f"{name}/{removal}/{m}"]["by networks"][str(config.seeds)][way]["lds"]
             for m in (REPLAY, method)
         )
-        measured.setdefault(removal, {})[method] = [round(mine - other, 4), *gap]
+        measured.setdefault(removal, {})[method] = estimate(mine - other, *gap)
         low += [f"{removal}, {method}"] if not gap[0] > 0 else []
     note = f"not above: {'; '.join(low)}" if low else ""
     return Reading(measured or None, not low, note, tuple(lacks), seeds=config.seeds)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ntkscope.core import Record
 from ntkscope_papers.framework import Reading, claim, lacking
+from ntkscope_papers.framework.intervals import estimate
 from ntkscope_papers.framework.results import digits, summary
 
 WHY = "MiniLM with six layers in place of GPT-2"
@@ -27,7 +28,7 @@ def _first_pc(config: Any, record: Record) -> Reading:
     """Kolmogorov–Smirnov test on the first component: p < 1e-3"""
     found = record.metrics["plane"]["first component"]
     return Reading(
-        {"KS distance": found["ks"], "p": found["p"], "AUC": found["auc"]},
+        {"KS distance": estimate(*found["ks"]), "p": found["p"], "AUC": estimate(*found["auc"])},
         found["p"] < 1e-3,
         f"p by {2 * config.permutations + 1:,} rearrangements; intervals at 95 %",
     )
@@ -65,7 +66,14 @@ def _two_pcs(config: Any, record: Record) -> Reading:
     """reported: area under the curve of a quadratic and a linear rule"""
     found = record.metrics[f"layer/{config.blocks}"]["mean"]
     return Reading(
-        {"quadratic rule": found["auc_pc12_qda"], "linear rule": found["auc_pc12"], "all dimensions": found["auc"]},
+        {
+            name: estimate(*found[effect])
+            for name, effect in (
+                ("quadratic rule", "auc_pc12_qda"),
+                ("linear rule", "auc_pc12"),
+                ("all dimensions", "auc"),
+            )
+        },
         None,
         "areas under the curve on items not fitted on, 95 % intervals",
     )
@@ -94,7 +102,7 @@ def _linear(config: Any, record: Record) -> Reading:
     found, last = record.metrics["linear"], _last(config, record)
     measured = {name: digits(found[name], 4) for name in ("balanced accuracy", "labels shuffled")}
     holds = found["balanced accuracy"] >= 0.75 and abs(found["labels shuffled"] - 0.5) <= 0.05
-    return Reading({**measured, **({} if last is None else {"AUC": last["auc"], "p": last["p"]})}, holds)
+    return Reading({**measured, **({} if last is None else {"AUC": estimate(*last["auc"]), "p": last["p"]})}, holds)
 
 
 @claim(
@@ -189,12 +197,16 @@ def _models(config: Any, record: Record) -> Reading:
         return lacking(*([] if last is not None else [f"layer/{config.blocks}"]), *(["untrained"] if lacks else []))
     fresh = {
         size: {
-            name: [digits(float(np.mean([found[key][effect][i] for key in several])), 4) for i in range(3)]
+            name: estimate(*(float(np.mean([found[key][effect][i] for key in several])) for i in range(3)))
             for name, effect in (("PC1–2", "auc_pc12_qda"), ("all", "auc"))
         }
         for size, several in keys.items()
     }
-    measured = {"MiniLM, PC1–2": last["auc_pc12_qda"], "MiniLM, all": last["auc"], "untrained": fresh}
+    measured = {
+        "MiniLM, PC1–2": estimate(*last["auc_pc12_qda"]),
+        "MiniLM, all": estimate(*last["auc"]),
+        "untrained": fresh,
+    }
     note = (
         "areas under the curve with 95 % intervals, means over draws; that larger models separate better is contradicted by the"
         " paper's own cases: GPT-2 (124 million parameters) fully, RoBERTa-base (125 million) and Falcon 1B partly"
@@ -226,6 +238,10 @@ def _one_sided(config: Any, record: Record) -> Reading:
 def _pca_filter(config: Any, record: Record) -> Reading:
     """area under the curve in PC1–2 within 0.5 ± 0.05 after selection"""
     found = record.metrics["subsample"]
-    measured = {name: value for name, value in found.items() if name != "seconds"}
+    measured = {
+        name: estimate(*value) if name.startswith("AUC") else value
+        for name, value in found.items()
+        if name != "seconds"
+    }
     note = "a linear classifier in all dimensions still tells accepted tweets from M where its area is above 0.5"
     return Reading(measured, abs(found["AUC in PC1–2"][0] - 0.5) <= 0.05, note)

@@ -10,6 +10,7 @@ import pytest
 
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.framework.intervals import interval, short
 from ntkscope_papers.framework.pages import PAPERS, Results, filled, main
 
 ROOT = Path(__file__).parents[3]
@@ -31,7 +32,7 @@ something old
 <!-- end -->
 <!-- made: totals a b -->
 <!-- end -->
-<!-- made: every a -->
+<!-- made: every a c -->
 <!-- end -->
 """
 
@@ -41,6 +42,9 @@ def results(folder: Path) -> Results:
         record.put(leg={"seconds": 90.0, "x": 1})
         record.claim(Claim("a-holds", "Table 1", 1.0, {"|x|": 1.0}, "within 1", "reproduced", ""))
         record.claim(Claim("a-fails", "Table 1", 1.0, 3.0, "within 1", "not reproduced", "why"))
+        mean = short(interval([1.0, 1.0, 1.0]))
+        found = {"d": [1.0, 0.9, 1.1], "mean": mean, **{f"more {k}": [mean, mean, mean] for k in range(9)}}
+        record.claim(Claim("c-long", "Table 2", {"mean": 1, "d": 1}, found, "within 1", "reproduced", ""))
     (folder / "made-up" / "figures").mkdir()
     (folder / "made-up" / "figures" / "curve.png").write_bytes(b"picture")
     (folder.parents[1] / "reasons.toml").write_text('a-fails = "for a reason"\n', encoding="utf-8")
@@ -51,7 +55,7 @@ def test_a_page_shows_what_the_records_say(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("ntkscope_papers.framework.pages.EXPERIMENTS", {"made-up": None})
     where = results(tmp_path / "paper" / "results")
     text = filled(PAGE, where)
-    assert "| [`made-up`](../paper/results/made-up/record.json) | 1 | 1 | 0 | 0 | 0 | 0 | cpu | 1.5 |" in text
+    assert "| [`made-up`](../paper/results/made-up/record.json) | 2 | 1 | 0 | 0 | 0 | 0 | cpu | 1.5 |" in text
     assert "| `absent` |  |  |  |  |  |  | not run yet |  |" in text
     assert "| `a-holds` | within 1 | ∣x∣: 1 | reproduced |  |" in text
     assert "| `a-fails` | `made-up` | within 1 | why |" in text
@@ -63,6 +67,10 @@ def test_a_page_shows_what_the_records_say(tmp_path: Path, monkeypatch: pytest.M
         in text
     )
     assert text.count("a-holds") == 3
+    several = "1 (1 to 1, n = 3), 1 (1 to 1, n = 3), 1 (1 to 1, n = 3)"
+    shown = f"mean: 1 (1 to 1, n = 3); d: 1, 0.9, 1.1; more 0: {several}; more 1: {several}; and 7 more in the record"
+    assert f"| `c-long` | mean: 1; d: 1 | {shown} | reproduced |" in text
+    assert f"more 8: {several} | reproduced |" in text
     assert "Not run yet: `ntkscope run absent --scale paper" in text
     assert "![A curve](../paper/results/made-up/figures/curve.png)" in text
     assert "something old" not in text

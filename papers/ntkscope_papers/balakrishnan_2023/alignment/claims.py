@@ -15,7 +15,7 @@ from ntkscope.core import Record
 from ntkscope.measures.uncertainty import wilson_interval
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import PICTURES, STARTS
 from ntkscope_papers.framework import Reading, claim
-from ntkscope_papers.framework.intervals import ANY, CORRELATION, R2, SHARE, interval, short
+from ntkscope_papers.framework.intervals import ANY, CORRELATION, R2, SHARE, estimate, interval, short
 
 END = "end"
 SEEDS = 10
@@ -34,14 +34,14 @@ def numbers(values: Iterable[Any]) -> list[float]:
     return [math.nan if value is None else float(value) for value in values]
 
 
-def mean_of(values: Iterable[Any], within: tuple[float, float] = ANY) -> list[Any]:
+def mean_of(values: Iterable[Any], within: tuple[float, float] = ANY) -> dict[str, Any]:
     """Mean with its 95 % interval over the seeds where it is defined, and their number; empty if there are none.
 
     >>> mean_of([1.0, 3.0, None])
-    [2.0, -10.7062, 14.7062, 2]
+    {'estimate': 2.0, 'low': -10.7062, 'high': 14.7062, 'n': 2}
     """
     told = interval(numbers(values), within)
-    return [*short(told), told["n"]] if told["n"] else []
+    return short(told) if told["n"] else {}
 
 
 def at(row: Mapping[str, Any], epoch: int | str) -> list[float]:
@@ -71,7 +71,8 @@ class Most:
         return self.interval[0] > 0.5
 
     def told(self) -> dict[str, Any]:
-        return {"seeds": f"{self.true} of {self.seeds}", "share, 95 %": [round(end, 3) for end in self.interval]}
+        share = self.true / self.seeds if self.seeds else math.nan
+        return {"share of seeds": estimate(share, *self.interval, self.seeds, 3)}
 
 
 def each(*columns: Sequence[float]) -> list[tuple[float, ...] | None]:
@@ -79,7 +80,7 @@ def each(*columns: Sequence[float]) -> list[tuple[float, ...] | None]:
     return [row if all(math.isfinite(value) for value in row) else None for row in zip(*columns)]
 
 
-def lags(jumps: Mapping[str, Any], how: str = "epoch") -> dict[str, list[Any]]:
+def lags(jumps: Mapping[str, Any], how: str = "epoch") -> dict[str, dict[str, Any]]:
     """How much later than that of the cosines each series' jump comes, in epochs, paired by seed: mean and interval.
 
     `how`: "epoch" for the steepest epoch, "change" for the change of level.
@@ -119,7 +120,7 @@ def beside(row: Mapping[str, Any], asked: Asked) -> str:
     words = []
     for rate, other in row.get("other rates", {}).items():
         found, fit = Most(asked(other["cosines"])), mean_of(other["network"]["fit"])
-        said = f"{fit[0]:.3g}" if fit else "undefined"
+        said = f"{fit['estimate']:.3g}" if fit else "undefined"
         words.append(f"at learning rate {rate}: {found.true} of {found.seeds}, network's R² {said}")
     return "; ".join(words)
 
@@ -348,7 +349,7 @@ def reported(config: Any, record: Record) -> Reading:
     note = "network, width and start are not stated: one hidden layer, judged from a small start"
     if words:
         note += f"; from PyTorch's own, {', '.join(words)}"
-    initial = [measured[f"{name}/small"][INITIAL][0] for name in PICTURES]
+    initial = [measured[f"{name}/small"][INITIAL]["estimate"] for name in PICTURES]
     if min(initial) >= 0.9:
         note += (
             f"; the statement goes further than its check: the initial kernel's correlations are high too, {initial}"

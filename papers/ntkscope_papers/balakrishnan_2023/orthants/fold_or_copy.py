@@ -32,7 +32,7 @@ from ntkscope_papers.balakrishnan_2023.orthants.networks import OrthantNetworks,
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import SwapEffect, planted_effects, swap_effect
 from ntkscope_papers.framework import Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.claims import Needs
-from ntkscope_papers.framework.intervals import SHARE, interval, short
+from ntkscope_papers.framework.intervals import SHARE, estimate, interval, short
 from ntkscope_papers.framework.results import under
 
 SMALL = 0.1  # an effect within this of 0 is folding
@@ -301,5 +301,5 @@ def _fewest(record: Record) -> int:
     return min(len(row["plain"]) for row in swaps_of(record).values())
 
 
-def _told(effect: SwapEffect) -> list[float]:
-    return [round(value, 4) for value in (effect.mean, effect.low, effect.high)]
+def _told(effect: SwapEffect) -> dict[str, Any]:
+    return estimate(effect.mean, effect.low, effect.high)

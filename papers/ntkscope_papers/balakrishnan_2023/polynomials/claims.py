@@ -24,7 +24,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     over_seeds,
 )
 from ntkscope_papers.framework import Reading, claim
-from ntkscope_papers.framework.intervals import R2, interval
+from ntkscope_papers.framework.intervals import R2, interval, short
 
 SHARE = 0.05  # of units that are aligned
 NTK, RBF = "ntk svr", "rbf svr"
@@ -161,7 +161,8 @@ def _by_degree(results: Results, tasks: Sequence[Task]) -> dict[str, Any]:
     the highest degree with half of it."""
     means = {task.degree: float(np.mean(results.network(task)["l1"])) for task in tasks}
     return {
-        "R², width": {str(task.degree): [*over_seeds(results.r2(task), R2), results.chosen(task)[0]] for task in tasks},
+        "R²": {str(task.degree): over_seeds(results.r2(task), R2) for task in tasks},
+        "width": {str(task.degree): results.chosen(task)[0] for task in tasks},
         "L1": {str(degree): round(mean, 4) for degree, mean in means.items()},
         "highest degree by L1": read.highest({degree: mean >= read.ROUGH for degree, mean in means.items()}),
     }
@@ -383,7 +384,7 @@ def damian(config: Any, record: Record) -> Reading:
             good += gap["low"] <= 0
             measured.setdefault(str(degree), {})[name] = {
                 "R²": over_seeds(networks["r2 test"]),
-                "NTK - network": [round(gap[end], 5) for end in ("mean", "low", "high")],
+                "NTK - network": short(gap, 5),
             }
         measured[f"{name}, no worse"] = good
         holds = holds and good > len(config.isotropic) / 2

@@ -127,7 +127,7 @@ def threshold(values: Mapping[int, float]) -> int | None:
     return next((d for d in sorted(values) if values[d] >= FITS and values.get(d + 1, 1.0) <= FAILS), None)
 
 
-def over_seeds(values: Any, within: tuple[float, float] = ANY) -> list[Any]:
+def over_seeds(values: Any, within: tuple[float, float] = ANY) -> dict[str, Any]:
     """Mean over seeds and its 95 % interval, as a claim shows it."""
     return short(interval(np.asarray(values, dtype=np.float64), within))
 
@@ -190,6 +190,7 @@ def on_targets(
             if target != first
         ]
         count = config.kernel_seeds if kernels else config.seeds
+        measured = {first: measured[first], **measured}  # what is judged comes first
         return Reading(measured, bool(holds[first]), "; ".join(words), tuple(dict.fromkeys(lacks)), seeds=count)
 
     return claim(id, source, published, seeds=MACHINES if kernels else NETWORKS, through=read)

@@ -1,0 +1,89 @@
+"""Values of a record as the text of a table's cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ntkscope_papers.framework.intervals import is_estimate
+
+LISTED = 5  # values of a list that a short cell shows
+
+
+def as_cell(value: Any, most: int | None = None) -> str:
+    """A value in one line, a bar of which would end the cell: nested keys are joined, an estimate has its interval behind it.
+
+    `most`: about how many characters; what is left out is counted. A list is never taken for an interval.
+
+    >>> as_cell({"|a|": [1.23456, 2], "b": {"c": True, "d": {"estimate": 0.2841, "low": 0.26, "high": 0.31, "n": 10}}})
+    '∣a∣: 1.235, 2; b: c = yes, d = 0.284 (0.26 to 0.31, n = 10)'
+    >>> as_cell({"a": 1, "b": {"c": 2, "d": 3}}, most=4)
+    'a: 1; and 2 more in the record'
+    """
+    entries = list(_entries(value, (), LISTED if most else None))
+    shown = 1 + sum(len(_joined(entries[: k + 1])) <= (most or float("inf")) for k in range(1, len(entries)))
+    more = f"; and {len(entries) - shown} more in the record" if len(entries) > shown else ""
+    return (shortened(_joined(entries[:shown]), most) + more).replace("|", "∣").replace("\n", " ")
+
+
+def shortened(words: str, most: int | None) -> str:
+    """A text of at most so many characters.
+
+    >>> shortened("one two three", 8)
+    'one two …'
+    """
+    return words if most is None or len(words) <= most else words[: words.rfind(" ", 0, most)] + " …"
+
+
+def ordered(value: Any, like: Any) -> Any:
+    """A mapping whose keys that another one has too come first, as they are there.
+
+    >>> ordered({"a": 1, "b": {"d": 2, "c": 3}}, {"b": {"c": 0}})
+    {'b': {'c': 3, 'd': 2}, 'a': 1}
+    """
+    if not isinstance(value, Mapping) or not isinstance(like, Mapping):
+        return value
+    keys = [*(key for key in like if key in value), *(key for key in value if key not in like)]
+    return {key: ordered(value[key], like.get(key)) for key in keys}
+
+
+def _entries(value: Any, path: tuple[str, ...], listed: int | None) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What is no mapping, with the keys that lead to it."""
+    if isinstance(value, Mapping) and value and not is_estimate(value):
+        for key, item in value.items():
+            yield from _entries(item, (*path, str(key)), listed)
+    elif value is None and not path:
+        yield path, ""
+    else:
+        words = _words(value, listed)
+        yield path, words[1:-1] if len(path) < 2 and isinstance(value, list | tuple) else words
+
+
+def _words(value: Any, listed: int | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if is_estimate(value):
+        low, high = (f"{value[end]:.3g}" for end in ("low", "high"))
+        runs = f", n = {value['n']}" if "n" in value else ""
+        return f"{value['estimate']:.3g} ({low} to {high}{runs})"
+    if isinstance(value, list | tuple):
+        few = [_words(item, listed) for item in value[:listed]]
+        return "[" + ", ".join(few) + (f", … ({len(value)} in all)" if len(value) > len(few) else "") + "]"
+    return "–" if value is None or value == {} else str(value)
+
+
+def _joined(entries: list[tuple[tuple[str, ...], str]]) -> str:
+    """Entries with the same keys but the last stand behind one another."""
+    parts: list[str] = []
+    before: tuple[str, ...] = ()
+    for path, words in entries:
+        if len(path) < 2:
+            parts.append(": ".join((*path, words)))
+        elif path[:-1] == before:
+            parts[-1] += f", {path[-1]} = {words}"
+        else:
+            parts.append(f"{', '.join(path[:-1])}: {path[-1]} = {words}")
+        before = path[:-1]
+    return "; ".join(parts)
