@@ -197,7 +197,7 @@ def _models(config: Any, record: Record) -> Reading:
         return lacking(*([] if last is not None else [f"layer/{config.blocks}"]), *(["untrained"] if lacks else []))
     fresh = {
         size: {
-            name: estimate(*(float(np.mean([found[key][effect][i] for key in several])) for i in range(3)))
+            name: estimate(*np.mean([found[key][effect] for key in several], axis=0).tolist())
             for name, effect in (("PC1–2", "auc_pc12_qda"), ("all", "auc"))
         }
         for size, several in keys.items()

@@ -307,7 +307,7 @@ def test_a_machine_is_compared_with_the_network_it_was_made_of() -> None:
     assert reading.measured["networks of the same seeds"] == {"empty": 0.1, "remaining": 0.2}
     assert reading.holds is False
     gaps = READINGS["relu-t1-nn-at-least-ntk"](CONFIG, record).measured
-    assert gaps["probability, depth 3"]["empty"][0] == pytest.approx(0.1 - TANGENT[3][0])
+    assert gaps["probability, depth 3"]["empty"]["estimate"] == pytest.approx(0.1 - TANGENT[3][0])
 
 
 def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command() -> None:

@@ -132,7 +132,7 @@ def test_a_planted_jump_is_dated_and_its_lag_paired() -> None:
     )
     jumps = {"cosine": jump(cosine, times, 10, 99), "correlation": jump(late, times, 10, 99)}
     for how in ("epoch", "change"):
-        mean, low, high, seeds = lags(jumps, how=how)["correlation"]
+        mean, low, high, seeds = lags(jumps, how=how)["correlation"].values()
         assert mean == pytest.approx(2, abs=0.9)
         assert low <= mean <= high
         assert seeds == 6

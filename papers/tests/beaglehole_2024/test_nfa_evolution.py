@@ -154,8 +154,8 @@ def test_the_other_reading_of_the_scale_is_told_where_it_was_run(tmp_path: Path)
     record = record_of(tmp_path, uncentred=[0.9, 0.8, 0.7, 0.3], centred=[0.9] * 4, losses=[0.1] * 4)
     config = NFAEvolution(scales=(0.1, 1.0))  # squared: 0.01 and 1
     told = READINGS["fig2-uncentred-sensitive"](config, record).measured
-    assert told["range over s"]["layer1"][0] == pytest.approx(0.4, abs=1e-3)
-    assert told["range over s, standard deviations"]["layer1"][0] == pytest.approx(0.5, abs=1e-3)
+    assert told["range over s"]["layer1"]["estimate"] == pytest.approx(0.4, abs=1e-3)
+    assert told["range over s, standard deviations"]["layer1"]["estimate"] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_the_rate_of_mse_is_that_of_twice_half_of_it(tmp_path: Path) -> None:
