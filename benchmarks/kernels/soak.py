@@ -328,7 +328,11 @@ def cluster(folder: Path) -> Iterator[Any]:
     local = {"host": "127.0.0.1", "scheduler_kwargs": {"dashboard": False, "dashboard_address": "127.0.0.1:0"}}
     with (
         dask.config.set(
-            {**short, "distributed.deploy.lost-worker-timeout": "2 minutes", "temporary-directory": str(folder)}
+            {
+                **short,
+                "distributed.deploy.lost-worker-timeout": f"{LIMIT:g} seconds",
+                "temporary-directory": str(folder),
+            }
         ),
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, silence_logs=50, **local) as made,
         distributed.Client(made, set_as_default=False) as client,
@@ -350,7 +354,7 @@ def run(quick: bool = False, minutes: float | None = None, seed: int = 0) -> Ite
                 soak.round()
             except TimeoutError as error:
                 soak.counts["hangs"] += 1
-                soak.faults.append(str(error))
+                soak.faults.append(f"{error}; workers: {len(client.nthreads())}")
                 break
             time.sleep(min(LONGEST_REST, REST * (time.monotonic() - now)))
             if time.monotonic() >= noted + every:
