@@ -275,7 +275,8 @@ class _Filling:
                 start = None
                 said = f"no worker is at {self.address}; waiting for one"
                 self.bar.message(said)
-                warnings.warn(said, ClusterWarning, stacklevel=2)
+                hint = "a LocalCluster drops one that is not back after distributed.deploy.lost-worker-timeout, 15 s by default"
+                warnings.warn(f"{said}, for as long as it takes: {hint}", ClusterWarning, stacklevel=2)
             time.sleep(0.5)
         mine = _versions()
         for worker, found in self.client.get_versions(packages=list(mine))["workers"].items():
