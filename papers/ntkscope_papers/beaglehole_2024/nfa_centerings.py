@@ -93,11 +93,11 @@ class NFACenterings(FeatureRuns):
             failing += [f"{layer}: {name}" for name, well in checks.items() if not well]
         note = INTERVALS + (f"; fails: {', '.join(failing)}" if failing else "")
         if "whole-loss" in record.metrics:
-            measured["after the first steps at the largest s, layer 1"] = {
-                name: short(interval(row[0] for row in one["ratio"]))
-                for name, one in record.metrics["whole-loss"]["losses"].items()
-            }
-            note += "; the loss is ½·MSE, the other one beside"
+            measured["after the first steps at the largest s, layer 1"] = (losses := after_the_first_steps(record))
+            early = losses["MSE"]["estimate"]
+            note += (
+                f"; the loss is ½·MSE; on MSE itself the ratio after the first steps at the largest s is {early:.2g}"
+            )
         return Reading(measured, not failing, note, seeds=paths.seeds)
 
     @claim(
@@ -151,6 +151,12 @@ class NFACenterings(FeatureRuns):
                     drawing.label(axis, title=f"{title}, {layer}", x="step")
                 axes[0].legend()
         return figures
+
+
+def after_the_first_steps(record: Record) -> dict[str, Any]:
+    """The ratio of layer 1 at the largest scale, by loss."""
+    losses = record.metrics["whole-loss"]["losses"]
+    return {name: short(interval(row[0] for row in one["ratio"])) for name, one in losses.items()}
 
 
 def sixteen(splits: list[Split], before: list[nn.Module], after: list[nn.Module]) -> dict[str, Any]:

@@ -245,8 +245,12 @@ def hidden_matches(class_0: float, class_1: float) -> dict[str, list[float]]:
         ("t1-5ntk", machine_set("ntk/5", "empty", 0.8)),
         ("t1-nn-at-least-ntk", networks_set(1, "remaining", 0.5) | networks_set(2, "remaining", 0.5)),
         ("t1-3nn-best-empty", networks_set(1, "empty", 0.9)),
+        ("t1-3nn-best-empty", machine_set("ntk/5", "empty", 0.95)),
+        ("t1-3nn-best-empty", machine_set("rbf", "empty", 0.95)),
         ("deep-nets-chance", networks_set(5, "empty", 0.7)),
         ("remaining-by-depth", networks_set(5, "remaining", 0.94)),
+        ("remaining-by-depth", networks_set(2, "remaining", 0.96)),
+        ("remaining-by-depth", networks_set(3, "remaining", 0.999)),
         ("t2-d1", networks_set(1, "matches", hidden_matches(0.2, 1.0))),
         ("t2-d2", networks_set(2, "matches", hidden_matches(0.6, 1.0))),
         ("t2-d2", networks_set(2, "initial matches", hidden_matches(0.2, 1.0))),
@@ -268,6 +272,7 @@ def test_a_verdict_follows_what_was_measured(claim: str, changes: Changes) -> No
         ("fig2-nn-monotone", "profile", np.full(21, 0.5)),
         ("fig2-nn-monotone", "profile", np.linspace(0.5, 0.6, 21)),
         ("fig2-ntk-dip", "share-probability", np.linspace(0, 1, 21)),
+        ("fig2-ntk-dip", "share-probability", 1 - 0.9 * np.exp(-3 * (RADII - 1) ** 2)),  # low from the centre on
     ],
 )
 def test_a_verdict_follows_the_curves(claim: str, prefix: str, curve: np.ndarray) -> None:

@@ -130,6 +130,31 @@ def test_checks_follow_the_numbers(changes: dict[str, float], fails: set[str], t
     assert '"errors/f1/relu-128/0-4"' in claims["conjugate-fig6-relu"].note
 
 
+@pytest.mark.parametrize(
+    ("second", "fails"),
+    [
+        ({}, set()),
+        ({"ntk": 9e-3}, {"fig6-relu"}),
+        ({"ck": 1.1e-2}, {"fig6-relu"}),
+        ({"ntk": 5e-5}, {"fig6-relu", "activation-agnostic-network"}),
+        ({"ck": 5e-5}, {"fig6-relu", "activation-agnostic-network"}),
+    ],
+)
+def test_relu_is_judged_on_every_target(second: dict[str, float], fails: set[str], tmp_path: Path) -> None:
+    record, row = _record(tmp_path), {"network": 1e-2, "ntk": 1.5e-2, "ck": 8e-3, "ckj": 8e-3, "retrained": 8e-3}
+    for target in ("f1", "f2", "f3"):
+        kept = {
+            **record.metrics[f"errors/{Cell(target, 'tanh-128')}/0-4"],
+            **{name: [v] * 5 for name, v in row.items()},
+        }
+        kept |= {name: [value] * 5 for name, value in second.items()} if target == "f2" else {}
+        record.put(**{f"errors/{Cell(target, 'relu-128')}/0-4": kept})
+    claims = {claim.id: claim.verdict for claim in FunctionRegression(networks=5).judge(record, "")}
+    watched = ("fig6-relu", "activation-agnostic-network")
+    assert {name for name in watched if claims[f"conjugate-{name}"] == "not reproduced"} == fails
+    assert all(claims[f"conjugate-{name}"] in ("reproduced", "not reproduced") for name in watched)
+
+
 def test_the_features_have_to_gain_on_every_target(tmp_path: Path) -> None:
     record, key = _record(tmp_path), "errors/f3/tanh-128/0-4"
     config = FunctionRegression(networks=5)

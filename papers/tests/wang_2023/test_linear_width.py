@@ -125,6 +125,18 @@ def test_the_published_rows_reproduce_and_their_order_is_seen(tmp_path: Path) ->
     missing = JUDGED["tau-zero"](config, record)
     assert missing.measured is None
     assert "tau-zero/case1" in missing.lacks
+    record.put(**{f"tau-zero/{case}": record.metrics[key_of(case)] for case in TABLE_8})
+    assert (
+        JUDGED["tau-zero"].verdict("linear-width", JUDGED["tau-zero"](config, record)).outcome
+        == "reproduced on a stand-in"
+    )
+
+
+@pytest.mark.parametrize(("second", "holds"), [(5.0, True), (5.3, False)])
+def test_the_third_case_has_one_spike(second: float, holds: bool, tmp_path: Path) -> None:
+    spectra = {"spectra": {"weights": {"top": [6.5, second]}}, "alignment": {"weights": 0.85}}
+    record = record_of(tmp_path, {"case3": {**TABLE_8["case3"], **spectra}})
+    assert JUDGED["table8-case3"](LinearWidth(), record).holds is holds
 
 
 def test_no_row_may_pass_the_ceiling_of_an_odd_network(tmp_path: Path) -> None:

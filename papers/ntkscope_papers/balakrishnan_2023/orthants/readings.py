@@ -15,6 +15,7 @@ from ntkscope_papers.framework.results import under
 DEPTHS = (1, 2, 3, 4, 5)
 COLUMNS = ("empty", "remaining")
 JUDGED, BESIDE = "probability", "logit"
+HIGH = 0.75  # a share of class 1 that is high
 SHOWN = ("empty", "neighbour", "other")
 Rows = Sequence[Mapping[str, Any]]
 
@@ -71,7 +72,7 @@ def matches_of(rows: Rows, features: str = "hidden") -> dict[str, dict[str, floa
         "class 1 initial": ("initial matches", 1),
         "class 1 final": ("matches", 1),
     }
-    return {name: interval(row[key][features][label] for row in rows) for name, (key, label) in places.items()}
+    return {name: interval((row[key][features][label] for row in rows), SHARE) for name, (key, label) in places.items()}
 
 
 def shown_orthants(orthants: int, seed: int) -> tuple[int, int, int]:
@@ -107,8 +108,8 @@ def machine_curves(record: Record, reading: str, depth: int = 3) -> np.ndarray |
 
 
 def dip(curve: np.ndarray) -> dict[str, Any]:
-    """Where a curve over the radii is smallest, and whether it is larger at both ends."""
+    """Where a curve over the radii is smallest, and whether that is near 1 and the curve is high at both ends."""
     radii = radii_probed().numpy()
     at, least = float(radii[curve.argmin()]), float(curve.min())
-    holds = 0.7 <= at <= 1.4 and bool(curve[0] > least and curve[-1] > least)
+    holds = 0.7 <= at <= 1.4 and bool(min(curve[0], curve[-1]) >= HIGH > least)
     return {"at": at, "least": round(least, 3), "ends": [round(float(curve[k]), 3) for k in (0, -1)], "holds": holds}
