@@ -7,7 +7,7 @@ from typing import Any
 
 from ntkscope_papers.framework.intervals import is_estimate
 
-LISTED = 5  # values of a list that a short cell shows
+LISTED, FEW = 5, 3  # values of a list that a short cell shows, and of an entry that comes first there
 
 
 def as_cell(value: Any, most: int | None = None) -> str:
@@ -35,16 +35,28 @@ def shortened(words: str, most: int | None) -> str:
     return words if most is None or len(words) <= most else words[: words.rfind(" ", 0, most)] + " …"
 
 
-def ordered(value: Any, like: Any) -> Any:
-    """A mapping whose keys that another one has too come first, as they are there.
+def ordered(value: Any, like: Any, few: int = 0) -> Any:
+    """A mapping whose keys that another one has too come first, as they are there, then those of at most `few` numbers:
+    what sums up comes before tables.
 
     >>> ordered({"a": 1, "b": {"d": 2, "c": 3}}, {"b": {"c": 0}})
     {'b': {'c': 3, 'd': 2}, 'a': 1}
+    >>> ordered({"by width": {"8": 0.5, "16": 0.2}, "slope": -0.5}, "the error falls", few=1)
+    {'slope': -0.5, 'by width': {'8': 0.5, '16': 0.2}}
     """
-    if not isinstance(value, Mapping) or not isinstance(like, Mapping):
+    if not isinstance(value, Mapping) or is_estimate(value):
         return value
-    keys = [*(key for key in like if key in value), *(key for key in value if key not in like)]
-    return {key: ordered(value[key], like.get(key)) for key in keys}
+    known: Mapping[Any, Any] = like if isinstance(like, Mapping) else {}
+    rest = [key for key in value if key not in known]
+    keys = [key for key in known if key in value] + sorted(rest, key=lambda key: few and _size(value[key]) > few)
+    return {key: ordered(value[key], known.get(key), few) for key in keys}
+
+
+def _size(value: Any) -> int:
+    """How many numbers it has; an estimate is one."""
+    if isinstance(value, Mapping) and not is_estimate(value):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
 
 
 def _entries(value: Any, path: tuple[str, ...], listed: int | None) -> Iterator[tuple[tuple[str, ...], str]]:

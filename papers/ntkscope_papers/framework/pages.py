@@ -31,7 +31,7 @@ from ntkscope.core import Claim, Record, UsageError
 from ntkscope.core.files.atomic import write_file
 from ntkscope.core.records.claims import FAILS, HOLDS, OUTCOMES
 from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.framework.cells import as_cell, ordered, shortened
+from ntkscope_papers.framework.cells import FEW, as_cell, ordered, shortened
 from ntkscope_papers.framework.provenance import sources
 
 MARK = re.compile(
@@ -182,7 +182,7 @@ def every(results: Results, words: str) -> list[str]:
     for prefix in words.split():
         lines += [f"## {prefix}", "", *_head("statement", "published", "measured", "verdict", "why", "record")]
         for name, claim in _judged(results, prefix):
-            values = [as_cell(v, SHORT) for v in (claim.published, ordered(claim.measured, claim.published))]
+            values = [as_cell(v, SHORT) for v in (claim.published, ordered(claim.measured, claim.published, FEW))]
             reason = why.get(claim.id) or shortened(
                 claim.note.removeprefix(f"{HOLDS}; ").removeprefix(f"{FAILS}; "), LONG
             )
