@@ -77,6 +77,8 @@ def _words(value: Any, listed: int | None) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if is_estimate(value):
+        if isinstance(value["estimate"], str):
+            return "undefined"  # a record has NaN as a word
         low, high = (f"{value[end]:.3g}" for end in ("low", "high"))
         runs = f", n = {value['n']}" if "n" in value else ""
         return f"{value['estimate']:.3g} ({low} to {high}{runs})"

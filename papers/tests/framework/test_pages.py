@@ -10,6 +10,7 @@ import pytest
 
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.framework.cells import as_cell
 from ntkscope_papers.framework.intervals import interval, short
 from ntkscope_papers.framework.pages import PAPERS, Results, filled, main
 
@@ -76,6 +77,12 @@ def test_a_page_shows_what_the_records_say(tmp_path: Path, monkeypatch: pytest.M
     assert "something old" not in text
     assert "Words between." in text
     assert filled(text, where) == text
+
+
+def test_an_estimate_of_nothing_is_undefined(tmp_path: Path) -> None:
+    with Record.create(tmp_path / "run", kind="experiment", name="made-up") as record:
+        record.claim(Claim("a-b", "Table 1", 1.0, {"mean": short(interval([]))}, "within 1", "reproduced", ""))
+    assert as_cell(Record.open(tmp_path / "run").claims[0].measured) == "mean: undefined"
 
 
 def test_marks_that_mean_nothing_are_refused(tmp_path: Path) -> None:
