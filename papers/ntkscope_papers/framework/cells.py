@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -77,8 +78,8 @@ def _words(value: Any, listed: int | None) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if is_estimate(value):
-        if isinstance(value["estimate"], str):
-            return "undefined"  # a record has NaN as a word
+        if math.isnan(value["estimate"]):
+            return "undefined"
         low, high = (f"{value[end]:.3g}" for end in ("low", "high"))
         runs = f", n = {value['n']}" if "n" in value else ""
         return f"{value['estimate']:.3g} ({low} to {high}{runs})"
