@@ -53,17 +53,6 @@ IDENTITIES = [
         lambda found: found["attributions"] < 1e-8,
     ),
     identity(
-        "kglm-training-setting",
-        "Section 4",
-        "scikit-learn's SGDClassifier on the training set",
-        "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
-        "surrogate",
-        {"tau over seeds": "sgd", "at the optimum": "optimum"},
-        lambda found: found["sgd"]["largest"] - found["sgd"]["least"] > 1e-3,
-        "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
-        " 1e-4 (1e-2 for BERT and poisoning)",
-    ),
-    identity(
         "kendall-definition",
         "Section 3",
         "concordant minus discordant over all pairs",
@@ -153,11 +142,27 @@ IDENTITIES = [
 ]
 
 
-@claim("surrogate-pntk-width-bound", "Section 3", {"rate": -0.5}, needs=["width"])
+@claim(
+    "surrogate-kglm-training-setting",
+    "Section 4",
+    "scikit-learn's SGDClassifier on the training set",
+    needs=["surrogate"],
+)
+def _sgd(config: Any, record: Record) -> Reading:
+    """reported: tau of its fits over 5 seeds beside that of the optimum"""
+    found = record.metrics["surrogate"]
+    note = (
+        "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
+        " 1e-4 (1e-2 for BERT and poisoning); measured on 300 digits and a made-up network"
+    )
+    return Reading({"tau over seeds": found["sgd"], "at the optimum": found["optimum"]}, note=note, exact=True)
+
+
+@claim("surrogate-pntk-width-bound", "Section 3", {"rate": -0.5}, needs=["width"], seeds=10)
 def _width(config: Any, record: Record) -> Reading:
     """log-log slope in [-0.7, -0.3], 10 seeds"""
     measured = {name: record.metrics["width"][name] for name in ("slope", "widths", "error", "seeds")}
-    return Reading(measured, -0.7 <= measured["slope"] <= -0.3)
+    return Reading(measured, -0.7 <= measured["slope"] <= -0.3, seeds=measured["seeds"])
 
 
 @claim(

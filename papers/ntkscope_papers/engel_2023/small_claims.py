@@ -89,7 +89,7 @@ def row_of(row: str, config: Any, record: Record) -> Reading:
     if judged is None:
         holds = _within(row, beside[OURS])
         return Reading({"at the optimum": beside}, holds, further=(missing,), seeds=len(ours), other=OWN_MEASURE)
-    notes = []
+    notes = [f"{judged['networks']} networks where the paper has 100"]
     floor = beside[JUDGED].get("labels alone, tau of class 1")
     if floor is not None:
         notes.append(

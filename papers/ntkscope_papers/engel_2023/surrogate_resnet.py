@@ -214,7 +214,7 @@ class SurrogateResnet(Experiment):
         for name, published in TABLE.items()
     ]
 
-    def of_every(self, record: Record, rows: Mapping[str, Any], measured: Any, holds: bool) -> Reading:
+    def of_every(self, record: Record, rows: Mapping[str, Any], measured: Any, holds: bool | None) -> Reading:
         """What is said of all networks, the pretrained ones too; `rows` are those that the record has."""
         absent = [f"{k}/0" for k in (*self.networks, *self.pretrained) if k not in rows]
         if absent:
@@ -243,10 +243,10 @@ class SurrogateResnet(Experiment):
 
     @claim("surrogate-ideal-surrogate", "Eq. 2", "the whole softmax vector is reproduced")
     def ideal(self, record: Record) -> Reading:
-        """mean total variation <= 0.1 on every network"""
+        """reported: mean total variation between the softmax vectors of network and surrogate; 0 were ideal"""
         rows = self.rows(record, (*self.networks, *self.pretrained))
         distance = {k: round(mean_row(one)["total_variation"], 4) for k, one in rows.items()}
-        return self.of_every(record, rows, distance, all(value <= 0.1 for value in distance.values()))
+        return self.of_every(record, rows, distance, None)
 
     @figure
     def table1(self, record: Record) -> dict[str, Figure]:

@@ -231,10 +231,11 @@ CENTRED = on_weights(
 
 
 def above(look: str, one: str, other: str, networks: Networks) -> Reading:
-    """Whether a property of the rows of one kernel is larger than that of another's."""
+    """Whether a property of the rows of one kernel is larger than that of another's, in every network."""
     values = _of_kernels(networks, look)
     both = one in values and other in values
-    return networks.of_looks(_rounded(values) if both else None, both and values[one] > values[other])
+    holds = both and all(looks[f"{look}/{one}"] > looks[f"{look}/{other}"] for looks in networks.looked)
+    return networks.of_looks(_rounded(values) if both else None, holds)
 
 
 ROWS_OF_KERNELS = [
@@ -245,7 +246,7 @@ ROWS_OF_KERNELS = [
             "normalisation-smooths",
             "Section 3",
             "normalising spreads kernel mass",
-            "participation rises",
+            "participation of trNTK > trNTK0 in every network",
             ("row_participation", "trntk", "trntk0"),
         ),
         (
@@ -253,7 +254,7 @@ ROWS_OF_KERNELS = [
             "ck-collapses-class-variance",
             "Section 5",
             "CK sees class only",
-            "spread of CK < trNTK",
+            "spread of CK < trNTK in every network",
             ("spread", "trntk", "ck"),
         ),
         (
@@ -261,7 +262,7 @@ ROWS_OF_KERNELS = [
             "embedding-background",
             "Section 5",
             "Em follows background",
-            "border correlation Em > trNTK",
+            "border correlation Em > trNTK in every network",
             ("border", "em", "trntk"),
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -204,13 +204,13 @@ class FiniteVsInfinite(Experiment):
         "widths of order L⁶/ε⁴ log(L/δ) bring the NTK within (L + 1) ε with probability 1 − δ",
     )
     def theorem(self, record: Record) -> Reading:
-        """the quantile falls with width, and the constant that the least width and depth need serves all others"""
+        """the quantile falls from width to width, and the constant that the least width and depth need serves all others"""
         quantiles = {L: [record.metrics[f"init/{L}/{m}"]["quantile"] for m in self.widths] for L in self.hidden}
         needed = {
             L: [(q / (L + 1)) ** 4 * m / (L**6 * math.log(L / DELTA)) for q, m in zip(quantiles[L], self.widths)]
             for L in self.hidden
         }
-        falls = all(late < early for column in quantiles.values() for early, late in zip(column, column[2:]))
+        falls = all(late < early for column in quantiles.values() for early, late in pairwise(column))
         serves = all(c <= needed[self.hidden[0]][0] for column in needed.values() for c in column)
         measured: dict[str, Any] = {
             f"L{L}, quantile {1 - DELTA:g} of |error|": {str(m): round(q, 4) for m, q in zip(self.widths, column)}
@@ -257,11 +257,15 @@ class FiniteVsInfinite(Experiment):
         "ntkreview-ntk-ingredients", "Section 1", "the limit depends on depth, nonlinearity and initial variance alone"
     )
     def independent_networks(self, record: Record) -> Reading:
-        """independent networks differ by width^(-1/2): slopes within 0.1 of -0.5"""
+        """independent networks differ by width^(-1/2): slopes and their intervals within 0.1 of -0.5"""
         slopes = {L: self._start_slope(record, L, "apart") for L in self.hidden}
         measured = {f"L{L}": interval(slope) for L, slope in slopes.items()}
-        holds = all(abs(slope["slope"] + 0.5) <= 0.1 for slope in slopes.values())
-        return Reading(measured, holds, "relative difference of two independent networks, slope and interval")
+        holds = all(slope["low"] >= -0.6 and slope["high"] <= -0.4 for slope in slopes.values())
+        note = (
+            "relative difference of two independent networks, slope and interval; that the draw does not matter: networks of"
+            " ReLU with Gaussian weights alone, no other law of the same variance"
+        )
+        return Reading(measured, holds, note)
 
     @claim("ntkreview-weights-move-less", "Section 1", "wider networks change their parameters less")
     def weights(self, record: Record) -> Reading:

@@ -240,10 +240,10 @@ def setting(config: Any, record: Record, rows: dict[str, Rows]) -> Reading:
 @claim(
     "conjugate-logistic-grids",
     "Section 5.1, Section 6",
-    {"N1": 11, "N2": 7, "M1": 22, "M2": 21, "train": 96, "test": 506, "h": 0.33866},
+    {"N1": 11, "N2": 7, "M1": 22, "M2": 21, "τ": [2, 3], "train": 96, "test": 506, "h": 0.33866},
 )
 def grids(config: Any, record: Record) -> Reading:
-    """counts exact; class-1 shares 0.552, 0.479 in training, 0.540, 0.494 in test; no node on a boundary"""
+    """counts and τ exact, h to 1e-5; class-1 shares 0.552, 0.479 in training, 0.540, 0.494 in test; no node on a boundary"""
     shares, least, counts = {}, {}, {}
     options = {"intervals": config.intervals, "refinement": config.refinement, "dtype": "float64"}
     for boundary in config.boundaries:
@@ -253,7 +253,15 @@ def grids(config: Any, record: Record) -> Reading:
         shares[boundary] = [round(float(part.y.double().mean()), 3) for part in parts]
         least[boundary] = digits(min(float(part.extras["boundary"].abs().min()) for part in parts))
     h = float(np.hypot(*(2 / n for n in config.intervals)))
-    measured = {**counts, "h": round(h, 5), "class-1 shares in training and test": shares, "least |F|": least}
+    ratios = list(config.refinement)
+    measured = {
+        **counts,
+        "τ": ratios,
+        "h": round(h, 5),
+        "class-1 shares in training and test": shares,
+        "least |F|": least,
+    }
     wanted = {name: SHARES[name] for name in shares if name in SHARES}
-    holds = counts == COUNTS and shares == wanted and min(least.values()) > 0
+    same = counts == COUNTS and ratios == [2, 3] and abs(h - 0.33866) <= 1e-5
+    holds = same and shares == wanted and min(least.values()) > 0
     return Reading(measured, holds, "the kernel matrix has (N1 + 1)(N2 + 1) = 96 rows; N1 N2 is printed")

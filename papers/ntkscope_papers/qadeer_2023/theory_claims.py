@@ -236,8 +236,8 @@ CLAIMS = (
     decided(
         "conjugate-lemma-5-1",
         "Lemma 5.1, Eq. 59",
-        {"printed": "τ1 τ2", "safe": "(2τ1+1)(2τ2+1)"},
-        "safe constant never violated; the printed one fails on peaks around training nodes",
+        {"printed": "τ1 τ2", "corrected here": "(2τ1+1)(2τ2+1)"},
+        "corrected constant never violated; the printed one fails on peaks around training nodes",
         "lemma 5.1",
         lambda f: (
             f["corner condition"]
@@ -245,7 +245,7 @@ CLAIMS = (
             and max(f["worst ratio"], f["one peak"], f["lattice of peaks"]) <= f["safe"]
             and min(f["one peak"], f["lattice of peaks"]) > f["printed"]
         ),
-        "a corner can dominate all test nodes of its four cells; τ = (2, 3)",
+        "false as printed: a corner can dominate all test nodes of its four cells; τ = (2, 3)",
     ),
     decided(
         "conjugate-matching-property",
@@ -258,8 +258,8 @@ CLAIMS = (
     decided(
         "conjugate-lemma-5-2",
         "Lemma 5.2, Eq. 61",
-        {"printed": "exp(hL) τ1 τ2", "safe": "exp(hL) (2τ1+1)(2τ2+1)"},
-        "safe constant never violated; the printed one fails for a constant score with labels around one node",
+        {"printed": "exp(hL) τ1 τ2", "corrected here": "exp(hL) (2τ1+1)(2τ2+1)"},
+        "corrected constant never violated; the printed one fails for a constant score with labels around one node",
         "lemma 5.2",
         lambda f: (
             f["checked"] > 0

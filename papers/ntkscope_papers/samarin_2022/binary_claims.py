@@ -159,9 +159,10 @@ def _rounded(values: Mapping[str, float], digits: int = 4) -> dict[str, float]:
 
 @claim("linearized-99-9983", "Table 1", {"errors": 1, "n": 60000})
 def _one_error(config: Any, record: Record) -> Reading:
-    """100 · 59999/60000 is 99.9983"""
-    value = 100 * 59999 / 60000
-    return Reading(round(value, 5), f"{value:.4f}" == "99.9983", exact=True)
+    """one error is the only number of errors in 60,000 that prints as 99.9983"""
+    printed = f"{published('t1-lin-train')['x25']:.4f}"
+    found = [errors for errors in range(60_001) if f"{100 * (60_000 - errors) / 60_000:.4f}" == printed]
+    return Reading({"printed": printed, "errors": found}, found == [1], exact=True)
 
 
 @claim(
@@ -176,7 +177,9 @@ def _setting(config: Any, record: Record) -> Reading:
         return lacking("sgd/standard/x1", "sgd/shifted/x1")
     measured = {"lr": config.lr, "epochs": config.epochs, "outputs": 1, "pairs": pairs}
     note = (
-        "targets ±1, the side of 0 decides; weight decay 5e-5; shifts redrawn each epoch for SGD, fixed for the solver"
+        "the solver factorises the Gram matrix in double precision, with the least ridge that it needs, in place of SciPy's"
+        " least squares; targets ±1, the side of 0 decides; weight decay 5e-5; shifts redrawn each epoch for SGD, fixed for the"
+        " solver"
     )
     return Reading(measured, all(pairs.values()) and config.lr == 0.01 and config.epochs == 200, note)
 
@@ -269,17 +272,19 @@ def _overfits(config: Any, record: Record) -> Reading:
     {"standard": {"x2": 99.86, "x5": 99.89}, "shifted": {"x2": 98.7, "x5": 99.17}},
 )
 def _fine(config: Any, record: Record) -> Reading:
-    """standard: within 0.1 of LeNet; shifted: within 0.5 of the linearisation by SGD"""
+    """standard: within 0.1 of LeNet and within 0.2 of the linearisation by SGD; shifted: within 0.5 of the latter"""
     found, holds, lacks = {}, True, []
-    for task, kind, most in (("standard", "network", 0.1), ("shifted", "linear", 0.5)):
+    for task, kind, most in (("standard", "network", 0.1), ("standard", "linear", 0.2), ("shifted", "linear", 0.5)):
         solved, other = solver(record, task, "test"), descent(record, task, kind, "test")
         for width in ("x2", "x5"):
             if width not in solved or width not in other:
                 lacks += [f"solver/{task}/{width}", f"sgd/{task}/{width}/{kind}"]
                 continue
-            found[f"{task} {width}"] = solved[width] - other[width]
-            holds = holds and abs(found[f"{task} {width}"]) <= most
-    return lacking(*lacks) if lacks else Reading(_rounded(found), holds)
+            gap = solved[width] - other[width]
+            found[f"{task} {width}, minus {'LeNet' if kind == 'network' else 'linearisation'}"] = gap
+            holds = holds and abs(gap) <= most
+    note = "published gaps to the linearisation are 0.11 and 0.08, shifted 0.19 and 0.20; one network of each width"
+    return lacking(*lacks) if lacks else Reading(_rounded(found), holds, note)
 
 
 @claim("linearized-solver-memory", "Section 4.3", {"float32_GB": {"x1": 14.6, "x2": 58.3, "x5": 363, "x10": 1453}})

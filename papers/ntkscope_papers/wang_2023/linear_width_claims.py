@@ -244,7 +244,7 @@ def row_of_table(case: str, within: float, config: Any, record: Record) -> Readi
         measured["|β·u₁|"] = [one["alignment"]["weights"] for one in found]
         measured["cos² of β and ten first vectors"] = [one["outliers"] for one in found]
         holds = holds and min(measured["above the edge"]) >= 5
-        note = "the first vector need not be β; the subspace of the outliers has it"
+        note = "batches of 256; the first vector need not be β; the subspace of the outliers has it"
     return Reading(measured, holds, note, seeds=int(measured["networks"]))
 
 

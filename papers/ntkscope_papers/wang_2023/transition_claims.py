@@ -176,4 +176,5 @@ def kernels_align(config: Any, record: Record) -> Reading:
         },
     }
     holds = judged in rates and min(min(one["ck"], one["ntk"]) for one in large) > 0.7
-    return Reading(measured, holds and max(max(one["ck"], one["ntk"]) for one in small) < 0.3)
+    note = "the smallest step stands for cases 1 and 2, whose own alignments are in the record of linear-width"
+    return Reading(measured, holds and max(max(one["ck"], one["ntk"]) for one in small) < 0.3, note)

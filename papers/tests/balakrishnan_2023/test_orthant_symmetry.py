@@ -304,6 +304,16 @@ def test_what_our_own_grid_gives_stands_beside_the_settings_of_the_public_code()
         assert word in reading.note
 
 
+def test_an_interval_beyond_what_is_asked_for_is_said() -> None:
+    record = made_up(good())
+    rows = record.metrics["networks/4"]["networks"]
+    for row, share in zip(rows, [1.0, *[0.0] * len(rows)]):
+        row["matches"]["hidden"] = [share, 1.0]
+    reading = READINGS["relu-t2-d4"](CONFIG, record)
+    assert reading.holds
+    assert "beyond what is asked for: class 0 final" in reading.note
+
+
 def test_a_machine_is_compared_with_the_network_it_was_made_of() -> None:
     """Networks that were trained again from the same seed may be others than those of the table."""
     trained_again = {(f"svm/ntk/3/{seed}", "network"): {"empty": 0.1, "remaining": 0.2} for seed in range(5)}

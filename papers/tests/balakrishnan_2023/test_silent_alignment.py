@@ -239,8 +239,14 @@ def good() -> dict[str, Any]:
     return rows
 
 
+def moved(share: float) -> dict[str, np.ndarray]:
+    """Cosines of units at the start and at the end, of which this share is new."""
+    start, new = np.random.default_rng(0).normal(size=(2, S, 64))
+    return {"cosines-d8": np.stack([start, (1 - share) * start + share * new], axis=1)}
+
+
 def test_all_statements_hold_in_a_made_up_record_that_fits_them() -> None:
-    claims = list(SilentAlignment().judge(made_up(good()), ""))
+    claims = list(SilentAlignment().judge(made_up(good(), arrays=moved(0.1)), ""))
     assert {claim.id: claim.verdict for claim in claims if claim.verdict != "reproduced"} == {}
     assert len(claims) == 7
 
@@ -272,6 +278,13 @@ def test_a_verdict_follows_what_was_measured(claim: str, changes: Changes) -> No
     assert READINGS[f"relu-{claim}"](SilentAlignment(), made_up(good(), changes)).holds is False
 
 
+def test_weights_that_are_drawn_anew_are_not_still() -> None:
+    static = READINGS["relu-d8-static"]
+    assert static(SilentAlignment(), made_up(good(), arrays=moved(0.1))).holds
+    assert not static(SilentAlignment(), made_up(good(), arrays=moved(1.0))).holds
+    assert "not kept" in static(SilentAlignment(), made_up(good())).other
+
+
 def test_undefined_correlations_leave_too_few_seeds_for_a_verdict() -> None:
     record = made_up(good(), {(D12, "machine", "correlation", "end"): [None] * 4 + [0.5] * 6})
     claims = {c.id: c for c in SilentAlignment().judge(record, "")}
@@ -280,7 +293,7 @@ def test_undefined_correlations_leave_too_few_seeds_for_a_verdict() -> None:
 
 
 def test_a_missing_leg_names_the_command_that_makes_it() -> None:
-    record = made_up(good(), {("cifar10/small",): REMOVED})
+    record = made_up(good(), {("cifar10/small",): REMOVED}, moved(0.1))
     claims = {claim.id: claim for claim in SilentAlignment().judge(record, "")}
     assert claims["relu-silent-alignment-reported"].verdict == "not testable here"
     assert '"cifar10/small"' in claims["relu-silent-alignment-reported"].note

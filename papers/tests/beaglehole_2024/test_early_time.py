@@ -62,6 +62,12 @@ def test_checks_hold_on_a_few_instances(name: str, settings: dict[str, int]) -> 
             assert holds(statement, found), f"{statement.id}: {found}"
 
 
+@pytest.mark.parametrize(("second", "holds_then"), [(0.985, True), (0.975, False), (1.025, False)])
+def test_the_second_denominator_is_within_two_percent(second: float, holds_then: bool) -> None:
+    one = {"Eq. 28": second, "Eq. 28 as printed": 0.9, "rho": 0.001}
+    assert holds(STATEMENTS["eq28"], {"k = d": one, "k = 2d": one}) is holds_then
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [

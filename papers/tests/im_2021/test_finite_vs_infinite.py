@@ -8,12 +8,13 @@ import torch
 
 import ntkscope as ns
 from contracts.dataset import given
-from contracts.experiment import ExperimentContract
+from contracts.experiment import ExperimentContract, readings
+from contracts.made_up import made_up
 from ntkscope import infinite
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.infinite import Conv, Dense, Erf, Flatten, Relu, serial
 from ntkscope_papers.im_2021 import wide
-from ntkscope_papers.im_2021.finite_vs_infinite import Task, inputs_in_ball
+from ntkscope_papers.im_2021.finite_vs_infinite import FiniteVsInfinite, Task, inputs_in_ball
 from ntkscope_papers.im_2021.review_formulas import EXAMPLE, normalisers, printed_ntk
 
 
@@ -105,3 +106,12 @@ def test_training_that_does_not_end_says_so() -> None:
     model = infinite.finite(task.net, (6,), 16, seed=0)
     with pytest.raises(NumericalError, match="was left after 3 steps"):
         wide.descend(model, task.x[:4].float(), task.y.float(), lr=1e-6, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("quantiles", "holds"), [((0.8, 0.4, 0.2), True), ((0.8, 0.3, 0.4), False), ((0.8, 0.8, 0.7), False)]
+)
+def test_the_error_falls_from_each_width_to_the_next(quantiles: tuple[float, ...], holds: bool) -> None:
+    config = FiniteVsInfinite(hidden=(1,), widths=(16, 64, 256))
+    rows = {f"init/1/{width}": {"quantile": value} for width, value in zip(config.widths, quantiles)}
+    assert readings("finite-vs-infinite")["ntkreview-init-theorem"](config, made_up(rows)).holds is holds

@@ -117,6 +117,7 @@ def _record(tmp_path: Path, **changes: float) -> Record:
     [
         ({}, set()),
         ({"ck": 2e-3}, {"fig3-separation", "fig3-ntk-ck-similar"}),
+        ({"ntk": 2e-3}, {"fig3-separation", "fig3-ntk-ck-similar"}),
         ({"ckj": 1e-6}, {"fig3-ckj-orders-better"}),
         ({"retrained": 2e-2}, {"retrain-last-layer"}),
     ],

@@ -140,6 +140,17 @@ def test_rows_of_the_tables_are_judged_by_their_bands(record: ns.Record) -> None
     assert claims.table_reading("t2-lenet-test", None, record).measured is None
 
 
+def test_the_solver_is_compared_with_the_linearisation_on_both_tasks(record: ns.Record) -> None:
+    solved = {"ridges": {"0": {"train": [100.0], "test": [99.2]}}}
+    record.put(**{f"solver/{task}/{width}/0": solved for task in ("standard", "shifted") for width in ("x2", "x5")})
+    (fine,) = (one for one in vars(claims).values() if getattr(one, "id", "") == "linearized-solver-x2-x5-fine")
+    near = {"x2": 99.1, "x5": 99.1}
+    record.put(**table({"x2": 99.2, "x5": 99.2}, kind="network"), **table(near, "shifted"), **table(near))
+    assert fine(None, record).holds
+    record.put(**table({"x2": 98.9, "x5": 99.1}))
+    assert not fine(None, record).holds
+
+
 def test_a_pair_that_saw_other_batches_is_noticed(record: ns.Record) -> None:
     record.put(**table({"x1": 99.6}), **table({"x1": 99.9}, kind="network"))
     assert paired(record, "sgd", ["standard"]) == {"standard x1": False}

@@ -341,7 +341,15 @@ def matches(depth: int, config: Any, record: Record) -> Reading:
     if f"{AUTHORS}/{depth}" in record.metrics:
         own = ", ".join(f"{value['mean']:.3f}" for value in read.matches_of(read.own_networks(record, depth)).values())
         note += f"; by the settings of the public code (by our grid's, in this order: {own})"
-    return Reading(told(found), _within(found, *MATCHES[depth][1:]), note, seeds=len(rows))
+    ranges = MATCHES[depth][1:]
+    outside = [
+        name
+        for (name, one), (low, high) in zip(found.items(), ranges)
+        if one["low"] < low > 0 or one["high"] > high < 1
+    ]
+    if outside:
+        note = f"the interval reaches beyond what is asked for: {', '.join(outside)}; {note}"
+    return Reading(told(found), _within(found, *ranges), note, seeds=len(rows))
 
 
 def _entries(depth: int) -> dict[str, float]:
