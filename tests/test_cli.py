@@ -148,7 +148,7 @@ def test_demo_writes_a_record_and_its_page(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_demo_as_it_is(run: Run, tmp_path: Path) -> None:
-    code, _, err = run("demo", "--out", str(tmp_path / "demo"))
+    code, _, err = run("demo", "--replay", "--out", str(tmp_path / "demo"))
     assert code == 0, err
     record = ns.Record.open(tmp_path / "demo")
     assert record.metrics["data"]["subsampled"] is None
@@ -158,6 +158,7 @@ def test_demo_as_it_is(run: Run, tmp_path: Path) -> None:
     assert max(row["agreement_wrong"] for row in tangent) >= 0.9
     assert max(row["tau"] for row in tangent) >= 0.9
     assert record.metrics["section:summary"]["data"]["verdict"] == "rich"
+    assert record.metrics["section:replay"]["data"]["kernel"]["mean"] > 0
     assert (tmp_path / "demo" / "page.html").stat().st_size < 12e6
 
 

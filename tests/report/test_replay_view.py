@@ -15,10 +15,9 @@ from report.browsing import Made
 DATA = {
     "items": [3, 0],
     "wrong": 1,
-    "correlations": [0.5, 0.7],
-    "mean": 0.6,
-    "low": 0.4,
-    "high": 0.8,
+    "retrainings": 20,
+    "kernel": {"items": [0.5, 0.7], "mean": 0.6, "low": 0.4, "high": 0.8},
+    "replay": {"items": [0.1, 0.5], "mean": 0.3, "low": 0.1, "high": 0.5},
     "k": 6,
     "shared": 2.5,
     "steps": 345,
@@ -34,12 +33,15 @@ class TestReplayView(ViewContract):
 
 @pytest.mark.parametrize(("mean", "said"), [(0.9, "well"), (0.5, "in part"), (-0.1, "hardly")])
 def test_the_sentence_says_how_well_in_words(mean: float, said: str) -> None:
-    assert f"predicts {said} what training" in sentence({**DATA, "mean": mean})
+    whole = sentence({**DATA, "kernel": {**DATA["kernel"], "mean": mean}})
+    assert f"predicts {said} what training" in whole
+    assert "0.40 to 0.80" in whole
+    assert "A replay of the training has 0.30 (0.10 to 0.50)" in whole
 
 
 def test_a_rough_training_is_said_and_shows_no_points(made: Made) -> None:
     source = Source(Record.open(made(kind="image")))
     drawn = VIEWS["replay"](Section("replay", data={**DATA, "rough": True, "error": 1.93}), source)
-    assert "too rough to be described to first order" in drawn.body
+    assert "too rough for a replay to say which points matter" in drawn.body
     assert "193 %" in drawn.body
     assert drawn.data == {}

@@ -16,6 +16,7 @@ import ntkscope as ns
 from contracts.section import RATES, SectionContract
 from ntkscope.cli import main
 from ntkscope.core import Part, UsageError
+from ntkscope.measures.datamodeling import random_subsets
 from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.sections import computed, explain, replay, summary, surrogates
 from ntkscope.xray.workload import Workload
@@ -64,15 +65,27 @@ def test_its_answer_is_that_of_removing_a_point_for_real(tmp_path: Path) -> None
         c = int(model(test.x[[item]]).argmax())
         return float(z[c] - torch.cat([z[:c], z[c + 1 :]]).logsumexp(0))
 
-    share, margins = 0.01, []  # of the point's weight: the answer is a derivative, where half of all weight is gone
-    for sign in (1, -1):
-        weights = torch.full((len(train),), 0.5 / len(train))
-        weights[point] += sign * share / len(train)
+    def without(weights: Tensor) -> float:
         other = copy.deepcopy(start)
-        ns.training.fit(other, Part(train.x, train.y, {"w": weights}), weights="w", **HOW).final()
-        margins.append(margin(other))
+        ns.training.fit(other, Part(train.x, train.y, {"w": weights / len(train)}), weights="w", **HOW).final()
+        return margin(other)
+
+    share, moved = (
+        0.01,
+        torch.zeros(len(train)),
+    )  # of the point's weight: the derivative is where half of all weight is gone
+    moved[point] = share
     told = float(record.arrays["replay.replay_value"][0, 0])
-    assert (margins[0] - margins[1]) / (2 * share) == pytest.approx(told, rel=0.01)  # float32; tanh has no kinks
+    difference = (without(0.5 + moved) - without(0.5 - moved)) / (2 * share)
+    assert difference == pytest.approx(told, rel=0.01)  # float32; tanh has no kinks
+    halves = random_subsets(len(train), found.retrainings)
+    for number in (0, found.retrainings - 1):
+        retrained = record.arrays["replay.retrained"][number, 0]
+        assert without(torch.from_numpy(halves[number]).float()) == pytest.approx(float(retrained), abs=1e-4)
+    for one in (found.kernel, found.replay):
+        assert len(one.items) == len(found.items)
+        assert -1 <= one.low < one.mean < one.high <= 1
+    assert found.replay.mean > 0.5  # tanh, few steps: smooth
     page = ns.report.write_page(tmp_path / "x").read_text()
     assert 'id="data-replay"' in page
     assert page.count("what training would have done without some points") == 2  # in the summary and in the section
@@ -183,7 +196,7 @@ def test_a_training_that_is_too_rough_is_called_so_and_shows_no_points(
     found = replay.SECTION.read(record.metrics)
     assert found is not None
     assert found.rough
-    assert "too rough to be replayed" in found.in_short()[0]
+    assert "too rough" in found.in_short()[0]
     page = ns.report.write_page(tmp_path / "x").read_text()
-    assert page.count("too rough to be described to first order") == 2
+    assert page.count("too rough for a replay to say which points matter") == 2
     assert 'id="data-replay"' not in page

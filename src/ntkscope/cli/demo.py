@@ -27,33 +27,43 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder for the record; under runs/ if left out.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the training data.", min=1)] = EPOCHS,
     seed: Annotated[int, typer.Option(help="Seed of the split, the weights and the order of batches.")] = 0,
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="Train again on random halves too: can the kernel foretell it? Minutes more."),
+    ] = False,
 ) -> None:
     """Train a small CNN on scikit-learn's digits, X-ray it, and make the page."""
     with stoppable():
-        record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs, began=BEGAN.get())
+        folder = demo_folder(seed) if out is None else out
+        record = demo_xray(folder, seed=seed, epochs=epochs, replay=replay, began=BEGAN.get())
     show(record)
 
 
-def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) -> ns.Record:
+def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, replay: bool = False, **options: Any) -> ns.Record:
     """A small CNN trained on the digits and X-rayed; its weights before and after lie beside the record.
 
-    `options` go to `ns.xray` in place of the demo's own.
+    `replay`: hand the training over too. `options` go to `ns.xray` in place of the demo's own.
     """
     split = ns.data.load("digits", seed=seed)
     model = ns.models.build(**MODEL, seed=seed)
     if (folder / "record.json").exists() and ns.Record.open(folder).kind != "xray":
         raise UsageError(f"{folder} already holds a record of another kind; choose another folder with --out")
     initial = copy.deepcopy(model)  # a network of ours, without hooks
-    if (folder / WEIGHTS).exists():
+    given: dict[str, Any] = {"budget": TIME, "kernels": KERNELS, **options}
+    if (folder / WEIGHTS).exists() and not replay:
         typer.echo(f"the trained network is in {folder} already")
         ns.models.load_weights(model, folder / WEIGHTS)
     else:
         typer.echo(f"training {MODEL['name']} on {len(split.train):,} digits for {epochs} epochs")
-        ns.training.fit(model, split.train, **TRAINING, epochs=epochs, seed=seed, progress=True, measure=False).final()
+        store = folder / "fit" if replay else None
+        how = {**TRAINING, "epochs": epochs, "seed": seed, "progress": True, "measure": False}
+        training = ns.training.fit(model, split.train, store=store, **how)
+        training.final()
         folder.mkdir(parents=True, exist_ok=True)
         ns.models.save_weights(initial, folder / INITIAL)
         ns.models.save_weights(model, folder / WEIGHTS)
-    given = {"budget": TIME, "kernels": KERNELS, **options}
+        if replay:
+            given["training"] = training
     return ns.xray(
         model,
         split.train,

@@ -218,7 +218,7 @@
     if (!panel("replay").hidden) {
       panel("replay").replaceChildren(
         make("h3", {}, "What training itself would have done"),
-        make("p", { class: "soft small" }, "Without one of these points, the margin of ", name(logit), ` over the other classes would have fallen most: by replaying every step of the training, and by the kernel. What both say of random halves of the training points has a rank correlation of ${shown(replay.correlations[place], 2)} here.`),
+        make("p", { class: "soft small" }, "Without one of these points, the margin of ", name(logit), ` over the other classes would have fallen most: by replaying every step of the training, and by the kernel. What the kernel says of training on random halves has a rank correlation of ${shown(replay.correlations[place], 2)} with what such trainings did here.`),
         make("div", { class: "shelves" }, ...Object.values(replay.ways).map((way) => shelf(way.name, pairsOf(way, place), { expected: logit, worth: (v) => shown(-v) }))));
     }
     panel("nearest").replaceChildren(

@@ -28,46 +28,52 @@ def replay(section: Section, source: Source) -> Drawing:
                 source.items.slot("train", i)
             published[way] = {"name": words, "index": pack(np.asarray(index)), "value": pack(np.asarray(value))}
     items = [int(i) for i in data["items"]]
-    if data["rough"]:
-        return Drawing(tag("p", sentence(data)))
-    shown = {"items": items, "correlations": data["correlations"], "ways": published} if published else {}
+    both = [data["kernel"]["items"], data["replay"]["items"]]
+    shown = {"items": items, "correlations": both[0], "ways": published} if published and not data["rough"] else {}
     labels, predicted = source.array("labels.test"), source.array("network.test_prediction")
     rows = []
-    for i, correlation in zip(items, data["correlations"], strict=True):
+    for i, *correlations in zip(items, *both, strict=True):
         label = f"test item {source.items.number('test', i)}"
         said = [
             Cell(name_at(source.classes, int(values[i]))) if values is not None and i < len(values) else Cell("")
             for values in (predicted, labels)
         ]
-        rows.append([Cell(tag("a", label, href=source.items.address("test", i)), i), *said, *figures(correlation)])
+        rows.append([Cell(tag("a", label, href=source.items.address("test", i)), i), *said, *figures(*correlations)])
     name = f"{source.record.name}-replay.csv"
-    listed = table(["Item", "Predicted", "Label", "ρ"], rows, name="Replayed items", export=name, kind="snug")
+    listed = table(
+        ["Item", "Predicted", "Label", "ρ, kernel", "ρ, replay"], rows, name="Replayed items", export=name, kind="snug"
+    )
     same = (
         f"Of the {whole(data['k'])} training points that support a prediction most, {number(data['shared'], 2)} are the same by"
         f" both, on average. The training had {whole(data['steps'])} steps."
     )
-    where = "The explorer above has the training points of these items, under What training itself would have done."
-    said_of_all = [tag("p", sentence(data)), tag("p", f"{same} {where}", class_="soft small")]
+    where = (
+        ""
+        if data["rough"]
+        else " The explorer above has the training points of these items, under What training itself would have done."
+    )
+    said_of_all = [tag("p", sentence(data)), tag("p", f"{same}{where}", class_="soft small")]
     return Drawing(join([*said_of_all, tag("h3", "Item by item"), listed]), shown)
 
 
 def sentence(data: Mapping[str, Any]) -> Markup:
     """How well the kernel predicts what training would have done, in plain words."""
-    mean, low, high = (data[key] for key in ("mean", "low", "high"))
-    if data["rough"]:
-        return join(
-            [
-                tag("b", "What training would have done without some points cannot be told from a replay of it: "),
-                "this training is too rough to be described to first order. Of what two retrainings with slightly other"
-                f" weights did, the derivative missed {percent(data['error'], 0)}. Lower rates are smoother.",
-            ]
-        )
+    kernel, replayed = (
+        f"{number(one['mean'], 2)} ({number(one['low'], 2)} to {number(one['high'], 2)})"
+        for one in (data["kernel"], data["replay"])
+    )
+    mean = data["kernel"]["mean"]
     said = "well" if mean >= 0.7 else "in part" if mean >= 0.3 else "hardly"
+    rough = (
+        " This training is too rough for a replay to say which points matter: of what two retrainings with slightly other"
+        f" weights did, its derivative missed {percent(data['error'], 0)}. Lower rates are smoother."
+    )
     return join(
         [
             tag("b", f"The kernel predicts {said} what training would have done without some points: "),
-            "what it says of training on random halves of the points has, with what replaying the training says, a rank"
-            f" correlation of {number(mean, 2)} ({number(low, 2)} to {number(high, 2)}; 1 is the same order), over"
-            f" {len(data['items'])} test items.",
+            f"what it says of training on random halves of the points has, with what {whole(data['retrainings'])} such"
+            f" trainings did to {len(data['items'])} predictions, a rank correlation of {kernel}; 1 is the same order."
+            f" A replay of the training has {replayed}.",
+            rough if data["rough"] else "",
         ]
     )
