@@ -162,6 +162,12 @@ def test_demo_as_it_is(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "demo" / "page.html").stat().st_size < 12e6
 
 
+def test_replay_goes_with_the_demo(run: Run) -> None:
+    code, _, err = run("xray", "--replay", "--model", "mlp", "--data", "digits")
+    assert code == 2
+    assert "--training package.module:function" in err
+
+
 def test_demo_never_replaces_a_record(run: Run, tmp_path: Path) -> None:
     ns.Record.create(tmp_path, kind="mine").put(kept=1)
     code, _, err = run("demo", "--out", str(tmp_path))

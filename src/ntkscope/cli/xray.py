@@ -62,6 +62,9 @@ def xray(
     untrained: Annotated[
         bool, typer.Option("--untrained", help="X-ray a network with random weights, or one that is at chance.")
     ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="With --demo: its training too, as --training for one of your own.")
+    ] = False,
     seed: opt.Seed = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
@@ -84,7 +87,7 @@ def xray(
                 " other"
             )
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
-        limits["began"] = BEGAN.get()
+        limits |= {"began": BEGAN.get(), "replay": replay}
         if params:
             limits["params"] = params
         if chosen is not None:
@@ -95,6 +98,10 @@ def xray(
             record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, **limits)
         show(record)
         return
+    if replay:
+        raise UsageError(
+            "--replay came without --demo; expected --training package.module:function for a network of your own"
+        )
     if model is None or data is None:
         lacking = " and no ".join(["--model"] * (model is None) + ["--data"] * (data is None))
         raise UsageError(
