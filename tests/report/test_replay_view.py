@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from contracts.dataset import given
@@ -12,7 +14,7 @@ from ntkscope.report.source import Section, Source
 from ntkscope.report.views.replay import sentence
 from report.browsing import Made
 
-DATA = {
+DATA: dict[str, Any] = {
     "items": [3, 0],
     "wrong": 1,
     "retrainings": 20,
