@@ -107,7 +107,7 @@ class ConvolutionalNTK(Experiment):
             columns = [found[f"width/{end}/{m}"] for m in self.widths]
             last = summary(columns[-1]["error"])
             measured[end] = {
-                f"relative error at {widest} channels": [round(last["mean"], 4), round(last["sem"], 4)],
+                f"relative error at {widest} channels": {end: round(last[end], 4) for end in ("mean", "sem")},
                 "at 512": round(summary(found[f"width/{end}/512"]["error"])["mean"], 4) if 512 in self.widths else None,
                 "error of the mean of networks": round(columns[-1]["error of the mean"], 4),
                 "slope": interval(width_slope(self.widths, [one["error"] for one in columns])),

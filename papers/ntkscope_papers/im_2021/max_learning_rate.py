@@ -146,7 +146,9 @@ class MaxLearningRates(Experiment):
             worst = max(worst, *(max(one["rises"], 1 / one["rises"]) for one in runs))
             lost += means["where it is lost"]
             several = {name: summary(values) for name, values in means.items()}
-            measured[key] = {name: [round(one["mean"], 3), round(one["sem"], 3)] for name, one in several.items()}
+            measured[key] = {
+                name: {end: round(one[end], 3) for end in ("mean", "sem", "n")} for name, one in several.items()
+            }
         beyond = sum(value > FACTOR for value in lost)
         most = f"more than {max(lost):g}" if max(lost) >= AROUND[1] else f"{max(lost):.2g}"
         note = (

@@ -138,8 +138,11 @@ class SimplicityBias(Experiment):
             holds &= abs(one["share"][k] - one["expected"][k]) <= 4 * one["sem"][k]
             measured[f"{name}, degree {k}"] = {
                 "fractional variance": round(one["expected"][k], 4),
-                "share of samples": [round(one["share"][k], 4), round(one["sem"][k], 4)],
-                f"share of networks of width {self.width}": [round(nets["share"][k], 4), round(nets["sem"][k], 4)],
+                "share of samples": {"mean": round(one["share"][k], 4), "sem": round(one["sem"][k], 4)},
+                f"share of networks of width {self.width}": {
+                    "mean": round(nets["share"][k], 4),
+                    "sem": round(nets["sem"][k], 4),
+                },
             }
         least = min(one["share"][0] for one in self._spectra(record, max(self.dimensions), "relu", RELU).values())
         measured["least share of degree 0, ReLU with biases"] = round(least, 4)
