@@ -78,15 +78,32 @@ def _words(value: Any, listed: int | None) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if is_estimate(value):
-        if math.isnan(value["estimate"]):
-            return "undefined"
-        low, high = (f"{value[end]:.3g}" for end in ("low", "high"))
-        runs = f", n = {value['n']}" if "n" in value else ""
-        return f"{value['estimate']:.3g} ({low} to {high}{runs})"
+        return _estimated(**value)
     if isinstance(value, list | tuple):
         few = [_words(item, listed) for item in value[:listed]]
         return "[" + ", ".join(few) + (f", … ({len(value)} in all)" if len(value) > len(few) else "") + "]"
     return "–" if value is None or value == {} else str(value)
+
+
+def _estimated(
+    estimate: float = 0.0,
+    low: float = 0.0,
+    high: float = 0.0,
+    mean: float = 0.0,
+    sem: float | None = None,
+    n: int | None = None,
+) -> str:
+    """In words, an estimate with its interval or a mean with its standard error.
+
+    >>> _estimated(mean=0.284, sem=0.012, n=10), _estimated(0.284, 0.26, 0.31)
+    ('0.284 ± 0.012 (n = 10)', '0.284 (0.26 to 0.31)')
+    """
+    runs = [] if n is None else [f"n = {n:g}"]
+    if math.isnan(estimate + mean):
+        return "undefined"
+    if sem is not None:
+        return f"{mean:.3g} ± {sem:.2g}" + "".join(f" ({words})" for words in runs)
+    return f"{estimate:.3g} ({', '.join([f'{low:.3g} to {high:.3g}', *runs])})"
 
 
 def _joined(entries: list[tuple[tuple[str, ...], str]]) -> str:

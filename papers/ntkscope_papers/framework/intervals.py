@@ -55,10 +55,6 @@ def estimate(value: float, low: float, high: float, n: int | None = None, digits
 
 
 def is_estimate(value: Any) -> bool:
-    """Whether it is what `estimate` makes."""
-    return isinstance(value, Mapping) and {"estimate", "low", "high"} <= value.keys() <= {
-        "estimate",
-        "low",
-        "high",
-        "n",
-    }
+    """Whether it is what `estimate` makes, or a mean with its standard error, as `results.summary` makes it."""
+    needed: tuple[set[str], ...] = ({"estimate", "low", "high"}, {"mean", "sem"})
+    return isinstance(value, Mapping) and any(keys <= value.keys() <= {*keys, "n"} for keys in needed)
