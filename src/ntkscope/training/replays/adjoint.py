@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -21,10 +20,6 @@ NOISE = 100  # units in the last place of the whole gradient, below which that o
 SAME_ON_GPU = (
     1e-2  # of the whole update: sums are not in one order there, and Adam enlarges the rounding of what is near 0
 )
-
-
-Key: TypeAlias = tuple[str, str]  # a parameter, and which of its numbers: one of INPUTS, or the name of a moment
-INPUTS = PARAMETER, GRADIENT, RATE, DECAY = "", "gradient", "rate", "decay"
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class Pulled:
 def pull(
     loop: Loop, products: Products, state: Snapshot, after: Snapshot, adjoint: Adjoint, weights: Tensor, check: bool
 ) -> Pulled:
-    """One step back, from `after` to `state`; `adjoint` is used up.
+    """One step back, from `after` to `state`.
 
     A step is `g = ∂L/∂θ`, then an update of each number alone. The update's own derivative gives the adjoints u of g; then
     `∂²L/∂θ² u` joins those of θ, and `∂²L/∂w∂θ u` is those of the weights of the batch.
@@ -62,79 +57,40 @@ def pull(
         if name in cotangents:
             cotangents[name][:, row] = 0
     curved, by_item = products(state, batch, on, gradient, cotangents, check)
-    for name, value in before.params.items():
-        value.add_(curved[name])
-    return Pulled(before, by_item, rate, decay)
+    params = {name: before.params[name] + curved[name] for name in before.params}
+    return Pulled(Adjoint(params, before.moments), by_item, rate, decay)
 
 
 def _through_update(
     loop: Loop, state: Snapshot, after: Snapshot, gradient: Params, adjoint: Adjoint
 ) -> tuple[Params, Adjoint, Tensor, Tensor]:
     """The adjoints of gradients, parameters and moments, of the rate's logarithm and of the decay."""
-    params, raw = _leaves(state.params), _leaves(gradient)
+    params = {name: value.detach().clone().requires_grad_() for name, value in state.params.items()}
+    gradient = {name: value.detach().clone().requires_grad_() for name, value in gradient.items()}
     moments = {
-        name: {key: value if key == "step" else value.detach().requires_grad_() for key, value in one.items()}
+        name: {key: value.detach().clone().requires_grad_(key != "step") for key, value in one.items()}
         for name, one in state.optimizer.items()
     }
-    factors, decays = ({n: torch.full_like(v, at, requires_grad=True) for n, v in raw.items()} for at in (1.0, 0.0))
+    some = next(iter(params.values()))
+    factor, decay = (torch.full((), v, dtype=some.dtype, device=some.device).requires_grad_() for v in (1.0, 0.0))
     with torch.enable_grad():
-        clipped = loop.clipped(raw)
-        given = _leaves(clipped)
-        rates = {name: value * loop.factor(state.step) for name, value in factors.items()}
-        new, made = updated(loop.rules, params, given, moments, rates, decays)
+        new, made = updated(
+            loop.rules, params, loop.clipped(gradient), moments, factor * loop.factor(state.step), decay
+        )
     _same_step(state, after, new, gradient)
-    inputs = {(n, key): one[n] for key, one in zip(INPUTS, (params, given, factors, decays)) for n in given}
-    inputs |= {(n, key): v for n in given for key, v in moments.get(n, {}).items() if v.requires_grad}
-    outputs = {(n, PARAMETER): (adjoint.params[n], new[n]) for n in given}
-    others = dict(adjoint.moments)  # of parameters that this step leaves alone
-    for name in given:
-        for key, value in made.get(name, {}).items():
-            cotangent = others.pop(f"{name}/{key}", None)
-            if cotangent is not None:
-                outputs[name, key] = cotangent, value
-    found = _pulled(outputs, inputs)
-    cotangents = {name: found[name, GRADIENT] for name in given}
-    if clipped is not raw:
-        by = torch.autograd.grad(
-            list(clipped.values()), list(raw.values()), list(cotangents.values()), is_grads_batched=True
-        )
-        cotangents = dict(zip(cotangents, by))
-    before = Adjoint(
-        adjoint.params | {name: found[name, PARAMETER] for name in given},
-        others | {f"{n}/{key}": value for (n, key), value in found.items() if key not in INPUTS},
-    )
-    rate, decay = (torch.stack([found[name, key] for name in given]).sum(0) for key in (RATE, DECAY))
-    return cotangents, before, rate, decay
-
-
-def _pulled(outputs: Mapping[Key, tuple[Tensor, Tensor]], inputs: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """The adjoints of `inputs` from those of `outputs`, each with its value; of rates and decays, their sum over a parameter.
-
-    An update changes each number alone. So the derivative of an output is a vector, the same for all functions, and autograd
-    gives it for ones.
-    """
-    found: dict[Key, Tensor] = {}
-    for kind in dict.fromkeys(key for _, key in outputs):
-        values = [value for (_, key), (_, value) in outputs.items() if key == kind]
-        slopes = torch.autograd.grad(
-            values, list(inputs.values()), [torch.ones_like(v) for v in values], retain_graph=True, allow_unused=True
-        )
-        for (name, key), slope in zip(inputs, slopes, strict=True):
-            if slope is None:
-                continue
-            cotangent = outputs[name, kind][0]
-            if key in (RATE, DECAY):
-                part = cotangent.reshape(len(cotangent), slope.numel()) @ slope.flatten()
-                found[name, key] = found[name, key] + part if (name, key) in found else part
-            elif (name, key) in found:
-                found[name, key].addcmul_(cotangent, slope)
-            else:
-                found[name, key] = cotangent * slope
-    return found
-
-
-def _leaves(values: Mapping[str, Tensor]) -> Params:
-    return {name: value.detach().requires_grad_() for name, value in values.items()}
+    outputs = list(new.values())
+    cotangents = [adjoint.params[name] for name in new]
+    for key, cotangent in adjoint.moments.items():
+        name, _, moment = key.rpartition("/")
+        outputs.append(made[name][moment])
+        cotangents.append(cotangent)
+    flat = {f"{name}/{key}": v for name, one in moments.items() for key, v in one.items() if v.requires_grad}
+    inputs = [*params.values(), *gradient.values(), *flat.values(), factor, decay]
+    found = torch.autograd.grad(outputs, inputs, grad_outputs=cotangents, is_grads_batched=True, allow_unused=True)
+    k = len(cotangents[0])
+    parts = iter(v.new_zeros(k, *v.shape) if part is None else part for v, part in zip(inputs, found))
+    by_params, by_gradient, by_moments = ({name: next(parts) for name in one} for one in (params, gradient, flat))
+    return by_gradient, Adjoint(by_params, by_moments), next(parts), next(parts)
 
 
 def _same_step(state: Snapshot, after: Snapshot, new: Mapping[str, Tensor], gradient: Params) -> None:

@@ -104,8 +104,8 @@ class Products:
             if not apart <= AGREE.get(on.dtype, 1e-2):
                 raise Unfit(f"the gradient itself was {apart:.2g} apart there")
             products.append(product)
-        curved = {name: _joined([product[0][name] for product in products]) for name in params}
-        return curved, _joined([product[1] for product in products])
+        curved = {name: torch.cat([product[0][name] for product in products]) for name in params}
+        return curved, torch.cat([product[1] for product in products])
 
     def _backward_twice(
         self, state: Snapshot, batch: Batch, on: Tensor, vectors: Params, *, together: bool, fine: bool = False
@@ -132,7 +132,7 @@ class Products:
             parts = [v.new_zeros(k, *v.shape) for v in inputs]
         elif together:
             each = [_allowed(back, u) for u in self._rows(vectors)]
-            parts = [_joined(part) for part in zip(*each, strict=True)]
+            parts = [torch.cat(part) for part in zip(*each, strict=True)]
         else:
             try:
                 rows = [back(dict(zip(vectors, u))) for u in zip(*vectors.values(), strict=True)]
@@ -204,10 +204,6 @@ def _allowed(compute: Callable[[Params], T], u: Params) -> T:
         raise
     except (RuntimeError, NotImplementedError) as error:
         raise Unfit(_head(error)) from error
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _finite(value: Tensor) -> bool:

@@ -107,15 +107,14 @@ def updated(
     params: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor],
     moments: Mapping[str, Mapping[str, Tensor]],
-    factors: Mapping[str, Tensor],
-    decays: Mapping[str, Tensor],
+    factor: Any,
+    decay: Any,
 ) -> tuple[dict[str, Tensor], dict[str, Moments]]:
-    """The parameters and moments after an update of those with a gradient, the rate of each number times its factor, and its
-    weight decay plus its own in `decays`."""
+    """The parameters and moments after an update of those with a gradient: rates times `factor`, decays plus `decay`."""
     new, after = dict(params), {name: dict(state) for name, state in moments.items()}
     for name, gradient in gradients.items():
         rule, options = rules[name]
-        rate, strength = options["lr"] * factors[name], options["weight_decay"] + decays[name]
+        rate, strength = options["lr"] * factor, options["weight_decay"] + decay
         new[name], made = rule(options, params[name], gradient, after.get(name, {}), rate, strength)
         if made:
             after[name] = made
