@@ -18,10 +18,11 @@ import ntkscope as ns
 from ntkscope.cli._common import in_short
 from ntkscope.core import Certificate, NtkscopeError, Part, Record, UsageError
 from ntkscope.core.errors import RecordError
-from ntkscope.core.progress import duration
+from ntkscope.core.progress import TimeLimit, duration
 from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair
 from ntkscope.report.certificates import Checks
+from ntkscope.xray import registry
 from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
 from ntkscope.xray.sections import kernel, layers, summary, surrogates
 from ntkscope.xray.task import TASKS
@@ -487,3 +488,30 @@ def test_accuracy_and_trust_are_told_even_when_the_time_is_over(tmp_path: Path) 
     assert "The time was over" in hurried["data"]["why"]
     assert "late" not in whole
     assert "The time was over" not in whole["data"]["why"]
+
+
+def test_an_essential_section_that_was_stopped_has_another_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the other essential ones have had theirs; the summary then knows its result."""
+    train, test = blobs()
+    initial, model = trained(train)
+    turns = list[str]()
+
+    def slow_once(context: Any) -> Any:
+        turns.append("surrogates")
+        if len(turns) == 1:
+            raise TimeLimit
+        return surrogates.SECTION.run(context)
+
+    with only(summary.SECTION, layers.SECTION):
+        changed = replace(surrogates.SECTION, run=slow_once)
+        monkeypatch.setitem(registry.SECTIONS._entries, "surrogates", changed)
+        told = list[str]()
+        how = {"initial": initial, "kernels": ["ck"], "progress": False, "say": told.append}
+        record = ns.xray(model, train, test, tmp_path, budget="60s", **how)
+    assert turns == ["surrogates", "surrogates"]
+    assert {record.metrics[f"section:{name}"]["status"] for name in record.metrics["sections"]} == {"done"}
+    assert record.metrics["section:summary"]["data"]["best_kernel"] is not None
+    assert [line.partition(":")[0] for line in told].count("Kernel") == 1  # what does not need it is not done again
+    assert record.status == "done"

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cached_property
@@ -404,7 +404,7 @@ def _run(context: Context, tell: Say) -> None:
             bar.advance(shares.pop(step, 0))
 
         context.step_done = step_done
-        for section in in_order(context.task, context.given):
+        for section in _turns(context):
             if section.every_attempt or not _done(section, record):
                 bar.message(section.title)
                 entry = look(section, context)
@@ -414,6 +414,18 @@ def _run(context: Context, tell: Say) -> None:
             step_done(section_step(section.name))
         if record.metrics["left_out"]:
             tell(f"left out, since the time would not have sufficed: {', '.join(record.metrics['left_out'])}")
+
+
+def _turns(context: Context) -> Iterator[Section[Any]]:
+    """Essential sections, those of them that were stopped once more in the time that the others left, and then the rest."""
+    sections = in_order(context.task, context.given)
+    essential = [section for section in sections if section.essential]
+    yield from essential
+    for section in essential:
+        if context.clock.left() > 0 and context.record.metrics[section.key].get("late"):
+            resuming.reopen(context.record, section, essential)
+    yield from [section for section in essential if context.record.metrics[section.key]["status"] == "waiting"]
+    yield from [section for section in sections if not section.essential]
 
 
 def look(section: Section[Any], context: Context) -> dict[str, Any]:
