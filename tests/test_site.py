@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.site import reference
@@ -56,27 +56,21 @@ def test_every_public_name_is_on_its_reference_page(site: Site, room: str) -> No
 
 
 @pytest.mark.guard
-def test_search_works_from_a_folder(site: Site) -> None:
+def test_search_works_from_a_folder(site: Site, browser: Any) -> None:
     """Without a server and without a network; the first result leads to a page."""
-    playwright_api = pytest.importorskip("playwright.sync_api")
-    browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser_path is None:
-        pytest.skip("no chromium here")
-    with playwright_api.sync_playwright() as playwright:
-        page = playwright.chromium.launch(executable_path=browser_path).new_page(
-            viewport={"width": 1440, "height": 900}
-        )
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site.folder / "index.html").as_uri())
-        page.locator("input.md-search__input").click()
-        page.keyboard.type("weight decay")
-        first = page.locator(".md-search-result__link").first
-        first.wait_for(timeout=60_000)
-        assert "matching documents" in page.locator(".md-search-result__meta").inner_text()
-        first.click()
-        page.wait_for_url("**/results/findings.html*", timeout=60_000)
-        assert [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site.folder / "index.html").as_uri())
+    page.locator("input.md-search__input").click()
+    page.keyboard.type("weight decay")
+    first = page.locator(".md-search-result__link").first
+    first.wait_for(timeout=60_000)
+    assert "matching documents" in page.locator(".md-search-result__meta").inner_text()
+    first.click()
+    page.wait_for_url("**/results/findings.html*", timeout=60_000)
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+    page.close()
 
 
 def built(folder: Path, **pages: str) -> Site:

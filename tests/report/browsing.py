@@ -10,7 +10,6 @@ from typing import Any
 
 Made = Callable[..., Path]
 Open = Callable[..., Any]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def quiet(page: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from ntkscope.report import write_page
-from report.browsing import BROWSERS, Made, Open
+from report.browsing import Made, Open
 from report.fixtures.xray import write_xray
 
 
@@ -26,18 +25,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return known[key]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (Debian: apt install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path)
-        yield running
-        running.close()
 
 
 @pytest.fixture

@@ -334,11 +334,15 @@ def test_interrupt_stops_the_workers(two: Any, tmp_path: Path) -> None:
             ended.wait(1)
 
     thread = threading.Thread(target=press)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        fill(store, source, executor=two)
-    ended.set()
-    thread.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            fill(store, source, executor=two)
+        ended.set()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     started = len(notes(log, "start"))
     time.sleep(0.3)
     assert len(notes(log, "start")) <= started + 2, "workers go on with their strips"
