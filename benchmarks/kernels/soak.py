@@ -48,6 +48,7 @@ EXACT = 1e-12  # of the largest entry: two orders of sums of float64
 MOST_HARMS = 4  # files damaged in a round
 REST, LONGEST_REST = 0.5, 5.0  # of the seconds of a round, and seconds at most: on a busy machine rounds are long
 LIMIT = 1200.0  # seconds after which a filling is said to hang: on a busy machine a worker takes minutes to start
+PATIENCE = 180.0  # seconds after which another worker is started where there is none
 FLAT = 1.05  # resident memory in the last quarter over that in the second, at most
 
 Tile = tuple[int, int]
@@ -212,8 +213,8 @@ class Soak:
 
     def _kill_worker(self, store: Path) -> None:
         """A worker dies while this process has it fill the store; another is started, and goes on."""
-        self.client.wait_for_workers(1, timeout=LIMIT)
-        (victim,) = self.client.run(os.getpid).values()
+        self._wait_for_a_worker()
+        victim = self.draw.choice(list(self.client.run(os.getpid).values()))
         over = threading.Event()
 
         def kill() -> None:
@@ -232,7 +233,7 @@ class Soak:
         self._kill(store, None)
 
     def _kill_client(self, store: Path) -> None:
-        self.client.wait_for_workers(1, timeout=LIMIT)
+        self._wait_for_a_worker()
         self._kill(store, self.client.scheduler.address)
 
     def _kill(self, store: Path, address: str | None) -> None:
@@ -250,10 +251,22 @@ class Soak:
 
     def _wait_for_rest(self) -> None:
         """Until no worker is at a tile of a client that was killed."""
-        self.client.wait_for_workers(1, timeout=LIMIT)
+        self._wait_for_a_worker()
         end = time.monotonic() + LIMIT
         while any(self.client.run(_running, on_error="return").values()) and time.monotonic() < end:
             time.sleep(0.1)
+
+    def _wait_for_a_worker(self) -> None:
+        try:
+            self.client.wait_for_workers(1, timeout=PATIENCE)
+        except TimeoutError:
+            self._start_another()
+            self.client.wait_for_workers(1, timeout=LIMIT)
+
+    def _start_another(self) -> None:
+        """Dask does not always bring a killed worker back."""
+        self.client.cluster.scale(len(self.client.cluster.workers) + 1)
+        self.counts["workers started"] += 1
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
@@ -269,7 +282,11 @@ class Soak:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(LIMIT)
+        end = time.monotonic() + LIMIT
+        while thread.is_alive() and time.monotonic() < end:
+            thread.join(PATIENCE)
+            if thread.is_alive() and not self.client.nthreads():
+                self._start_another()
         if not ended:
             raise TimeoutError(f"filling took more than {LIMIT:g} seconds")
         if "error" in ended:
@@ -368,8 +385,21 @@ def run(quick: bool = False, minutes: float | None = None, seed: int = 0) -> Ite
 
 def outcome(soak: Soak, memory: list[dict[str, float]]) -> Outcome:
     counts = soak.counts
-    names = ("rounds", "workers killed", "processes killed", "clients killed", "files damaged", "damage found", "damage mended",
-             "damage not found", "files lost", "stores refused", "numbers compared", "numbers wrong")  # fmt: skip
+    names = (
+        "rounds",
+        "workers killed",
+        "workers started",
+        "processes killed",
+        "clients killed",
+        "files damaged",
+        "damage found",
+        "damage mended",
+        "damage not found",
+        "files lost",
+        "stores refused",
+        "numbers compared",
+        "numbers wrong",
+    )
     sizes = [note["MiB"] for note in memory]
     quarter = len(sizes) // 4
     growth = statistics.median(sizes[-quarter:]) / statistics.median(sizes[quarter : 2 * quarter]) if quarter else None
