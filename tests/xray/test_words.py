@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import ntkscope as ns
 from contracts.section import SectionContract
 from ntkscope.tangent.operators.inputs import token_saliency
+from ntkscope.xray.budget import Pace
 from ntkscope.xray.salient_words import most_salient
 from ntkscope.xray.sections import words
 from xray.small import only
@@ -55,3 +58,14 @@ def test_a_trigger_word_has_the_largest_saliency(tmp_path: Path) -> None:
     assert "predicted as" in page
     assert f"{len(section.texts) - 20} more texts" in page
     assert "undrawn" not in page
+
+
+@pytest.mark.parametrize(("left", "few", "many"), [(1.0, words.SHOWN, words.SHOWN), (100.0, 60, 100), (1e6, 256, 256)])
+def test_there_are_as_many_texts_as_there_is_time_for(left: float, few: int, many: int) -> None:
+    """Here a text takes a quarter of a second, and at most a tenth of the time that is left is for those beyond the first."""
+    context: Any = SimpleNamespace(
+        clock=SimpleNamespace(left=lambda: left),
+        pace=Pace(1.0),
+        plan=SimpleNamespace(steps={"section words": words.SHOWN / 4}),
+    )
+    assert few <= words._affordable(context) <= many

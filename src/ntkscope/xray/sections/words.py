@@ -10,19 +10,22 @@ import torch
 from ntkscope.core import UsageError
 from ntkscope.data.subsets import stratified
 from ntkscope.xray.context import Context
+from ntkscope.xray.plan import section_step
 from ntkscope.xray.registry import Finding, Section, Skip, register
 from ntkscope.xray.salient_words import Salient, salient_words
 from ntkscope.xray.task import CLASSIFICATION, Array
 from ntkscope.xray.workload import Workload
 
-TEXTS = 256  # test texts whose words are weighed
+TEXTS = 256  # test texts whose words are weighed, at most
 SHOWN = 40  # of them shown whole, at least; with all that are predicted wrongly half as many others
+SHARE = 0.1  # of the time that is left, for texts beyond so many
 
 
 def run(context: Context) -> Finding[Salient]:
     order, shown = _order(context)
+    order = order[: _affordable(context)]
     try:
-        found = salient_words(context, context.test.take(torch.from_numpy(order)), shown)
+        found = salient_words(context, context.test.take(torch.from_numpy(order)), min(shown, len(order)))
     except UsageError as why:
         raise Skip(str(why)) from why
     texts = tuple(replace(text, item=int(order[text.item])) for text in found.texts)
@@ -46,9 +49,18 @@ def _order(context: Context) -> tuple[Array, int]:
     return np.concatenate([wrong, few, np.setdiff1d(right, few)])[:TEXTS], len(wrong) + len(few)
 
 
+def _affordable(context: Context) -> int:
+    """How many texts there is time for."""
+    left = context.clock.left()
+    if np.isinf(left):
+        return TEXTS
+    each = context.pace.now() * context.plan.steps.get(section_step("words"), 0.0) / SHOWN
+    return SHOWN + min(TEXTS - SHOWN, int(SHARE * max(0.0, left) / max(each, 1e-6)))
+
+
 def cost(work: Workload) -> float:
-    """Two forward passes and a pass back per output."""
-    return min(work.test, TEXTS) * work.rates.forward * (3 + 2 * min(work.rates.outputs, 16))
+    """Two forward passes and a pass back per output, for the texts that are shown at least."""
+    return min(work.test, SHOWN) * work.rates.forward * (3 + 2 * min(work.rates.outputs, 16))
 
 
 SECTION = register(
