@@ -13,6 +13,7 @@ from torch import nn
 from ntkscope import models
 from ntkscope.core import Record, derive_seed
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, lacking, leg
+from ntkscope_papers.framework.legs import unfinished
 from ntkscope_papers.samarin_2022.linearized_claims import parameters
 from ntkscope_papers.samarin_2022.readings import by_width, pairs
 from ntkscope_papers.shared.lenet_tasks import Task, load_task
@@ -68,14 +69,16 @@ class LinearizedAlexnet(Experiment):
         kind, lr, decay = RUNS[name]
         task, channels = run.data, run.data.train.x.shape[1]
         recipe = Recipe(self.epochs, lr, decay, drop=self.drop, batch=self.batch, tf32=width >= TF32_FROM)
-        made = train_members(
-            kind,
-            lambda s: enlarged_alexnet(width, s, side=self.side, channels=channels),
-            one_hot(task.train, task.classes),
-            recipe,
-            [derive_seed(run.seed, "alexnet")],
-            device=run.device,
-        )
+        with unfinished(run.record, f"x{width:g}/{name}") as store:
+            made = train_members(
+                kind,
+                lambda s: enlarged_alexnet(width, s, side=self.side, channels=channels),
+                one_hot(task.train, task.classes),
+                recipe,
+                [derive_seed(run.seed, "alexnet")],
+                device=run.device,
+                store=store,
+            )
         found: dict[str, Any] = {"diverged": made.diverged[0], "weights": made.weights[0], "batches": made.batches[0]}
         for where, part in (("train", task.train), ("test", task.test)):
             outputs = made.outputs(part.x)[0]
