@@ -159,3 +159,11 @@ class Snapshot(Shown):
     metrics: Mapping[str, float] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     random: Mapping[str, Any] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str) -> Snapshot:
+        """The same moment on `device`; single numbers and the states of generators stay, where optimizers keep them."""
+        optimizer = {
+            name: {key: value.to(device) if value.ndim else value for key, value in one.items()}
+            for name, one in self.optimizer.items()
+        }
+        return replace(self, params=move(self.params, device), buffers=move(self.buffers, device), optimizer=optimizer)

@@ -58,7 +58,7 @@ class RecordedFit(Loop):
             raise UsageError(
                 "got a training that redraws parameters or moments on its way; expected a mode without that"
             )
-        self.final = store[end].params
+        self.final = store[end].to(trajectory.run.device).params
         self._settings = replace(settings, stop=None, on_step=None, measure=False)
         self._part = trajectory.run.part.to(trajectory.run.device)
         model = own_copy(trajectory.run.model, "a replay must not change the model")
@@ -66,7 +66,7 @@ class RecordedFit(Loop):
         _verify(trajectory, store, model)
         optimizer = make_optimizer(settings.optimizer, list(model.parameters()), **settings.update_rule())
         super().__init__(model, optimizer, items=len(self._part), steps=end)
-        self.start = store[0]
+        self.start = store[0].to(self.device)
         self._run = Run(self.model, self._part, self._settings)
 
     def batch(self, step: int) -> tuple[Tensor, Inputs, Tensor]:

@@ -86,7 +86,9 @@ class States:
         state = self.loop.start
         for before in range(step, 0, -1):
             if before in self._kept or (self.folder is not None and self._file(before).exists()):
-                state = self._kept.get(before) or load_snapshot(self._file(before), store=self.identity)
+                state = self._kept.get(before) or load_snapshot(self._file(before), store=self.identity).to(
+                    self.loop.device
+                )
                 break
         return deque(self.loop.path(state, step, self.weights), maxlen=1).pop() if state.step < step else state
 

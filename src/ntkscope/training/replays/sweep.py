@@ -67,7 +67,7 @@ def _group(
     adjoint, until = Adjoint({name: value[rows].clone() for name, value in end.items()}), loop.steps
     path = None if folder is None else folder / f"adjoint-{rows.start:06d}-{rows.stop:06d}.safetensors"
     if path is not None and path.exists():
-        kept = load_snapshot(path, store=identity)
+        kept = load_snapshot(path, store=identity).to(loop.device)
         until, sums, adjoint = kept.step, dict(kept.buffers), Adjoint(dict(kept.params), _flat(kept))
         products.way, products.reason = kept.random["way"]
         products.checks = [tuple(check) for check in kept.random["checks"]]
