@@ -229,21 +229,21 @@ class ReplayQuality(Experiment):
 
     @figure
     def lds(self, record: Record) -> Figure:
-        """LDS of every method with all networks, for every task and removal; the ceiling as the first bar."""
-        known = {
-            case: [m for m in self.methods if f"{'/'.join(case)}/{m}" in record.metrics]
-            for case in product(self.tasks, SHARES)
-            if f"{'/'.join(case)}/retrained" in record.metrics
-        }
-        drawn, axes = drawing.canvas(1, max(1, len(known)), width=3.8, height=3.4)
-        for axis, ((name, removal), names) in zip(axes, known.items()):
+        """LDS of every method with all networks: tasks side by side, removals one below the other; first the ceiling."""
+        tasks = [
+            name for name in self.tasks if any(f"{name}/{removal}/retrained" in record.metrics for removal in SHARES)
+        ]
+        drawn, axes = drawing.canvas(len(SHARES), max(1, len(tasks)), width=3.6, height=2.9)
+        for axis, (removal, name) in zip(axes, product(SHARES, tasks), strict=False):
+            names = [m for m in self.methods if f"{name}/{removal}/{m}" in record.metrics]
             series = {}
-            for way in WAYS:
+            for way in WAYS if f"{name}/{removal}/retrained" in record.metrics else ():
                 top = record.metrics[f"{name}/{removal}/retrained"]["ceiling"][way]
                 rows = [record.metrics[f"{name}/{removal}/{m}"]["by networks"] for m in names]
                 series[way] = ([top, *(row[str(self.seeds)][way]["lds"] for row in rows)], None)
             drawing.compare_bars(axis, ["ceiling", *names], series, label="linear datamodeling score")
             axis.set_title(f"{name}, {removal}", pad=22)
+            axis.set_ylim(min(0, axis.get_ylim()[0]), 1)
         return drawn
 
 
