@@ -32,7 +32,7 @@ INTRODUCTION = (
     "What measuring every statement of nine papers again brought to light, each from five seeds or more. Means stand with",
     "their 95 % intervals (Student's, over seeds); points in the pictures are single networks.",
     "`python docs/results/findings/make.py` writes this page and its pictures from the records; every single statement is in",
-    "[claims.md](claims.md).",
+    "[All statements](claims.md).",
 )
 DIP = PAPERS / "samarin_2022" / "results" / "binary-mnist-dip"
 
