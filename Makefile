@@ -30,7 +30,7 @@ help:
 	@echo "make bench    the benchmarks"
 	@echo "make docs     run the examples of the docs, build the site (in build/site) and check its links"
 	@echo "make release  wheel and sdist, tried without this repository, and their SBOM (in dist/)"
-	@echo "make matrix   the wheel under every Python and PyTorch that can be had here"
+	@echo "make matrix   the wheel under every Python and PyTorch that can be had here (MATRIX=\"--plain --only 3.12/2.11\")"
 	@echo "make install  only make the environment, in $(VENV)"
 	@echo "make clean    remove the environment and all caches"
 
@@ -119,7 +119,7 @@ $(VENV)/sbom: | $(BIN)/python
 	$@/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
 
 matrix: wheel
-	$(BIN)/python tools/matrix.py
+	$(BIN)/python tools/matrix.py $(MATRIX)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

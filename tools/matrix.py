@@ -1,14 +1,16 @@
 """Try the wheel of dist/ under every supported Python and PyTorch that can be had here:
 
-python tools/matrix.py [--index URL] [TESTS ...]
+python tools/matrix.py [--index URL] [--plain] [--only PYTHON/TORCH] [TESTS ...]
 
 For each pair an environment of its own, in which a fast part of the tests runs against the installed wheel, not the sources. A
 Python that is not on this machine, and a PyTorch of which the registry has no build for the CPU, is "not found here"; `--index`
-names another registry to look in, such as PyTorch's own.
+names another registry to look in, such as PyTorch's own; `--plain` takes the build for CUDA, of several gigabytes, where there
+is no other. `--only 3.12/2.11`, repeatable: these pairs alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
@@ -63,25 +65,29 @@ def releases(python: str, index: str | None) -> list[str]:
     return [newest[minor] for minor in sorted(newest)]
 
 
-def requirement(version: str) -> str:
+def requirement(version: str, plain: bool) -> str:
     """A build for the CPU: on Linux with x86 the plain one brings gigabytes of CUDA."""
-    label = "+cpu" if (sys.platform, platform.machine()) == ("linux", "x86_64") else ""
+    label = "+cpu" if not plain and (sys.platform, platform.machine()) == ("linux", "x86_64") else ""
     return f"torch=={version}{label}"
 
 
-def tried(python: str, version: str, wheel: Path, tests: list[str], index: str | None, folder: Path) -> str:
+def tried(python: str, version: str, wheel: Path, folder: Path, options: argparse.Namespace) -> str:
     """What the tests say of one pair, in few words."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
-    own = folder / "bin" / "python"
-    installed = pip(own, "install", "--quiet", "--no-compile", requirement(version), index=index)
+    own, wanted = folder / "bin" / "python", requirement(version, plain=False)
+    installed = pip(own, "install", "--quiet", "--no-compile", wanted, index=options.index)
+    if "No matching distribution" in installed.stderr and options.plain:
+        wanted = requirement(version, plain=True)
+        installed = pip(own, "install", "--quiet", "--no-compile", wanted, index=options.index)
     if "No matching distribution" in installed.stderr:
         return ABSENT
     if not installed.returncode:
-        installed = pip(own, "install", "--quiet", "--no-compile", str(wheel), requirement(version), *NEEDED)
+        installed = pip(own, "install", "--quiet", "--no-compile", str(wheel), wanted, *NEEDED)
     if installed.returncode:
         return f"does not install: {installed.stderr.strip().splitlines()[-1]}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [str(own), "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=tests", *tests]
+    pytest = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=tests"]
+    command = [str(own), "-P", *pytest, *options.tests]
     done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, check=False)
     where = [str(own), "-P", "-c", "import ntkscope; print(ntkscope.__file__)"]
     place = subprocess.run(where, cwd=ROOT, env=clean, capture_output=True, text=True, check=True).stdout
@@ -90,28 +96,33 @@ def tried(python: str, version: str, wheel: Path, tests: list[str], index: str |
     return lines[-1].strip("= ")
 
 
-def rows(tests: list[str], index: str | None) -> Iterator[tuple[str, str, str]]:
+def rows(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     """Python, PyTorch and what came of it, pair by pair."""
     (wheel,) = (ROOT / "dist").glob("ntkscope-*.whl")
     found = {version: interpreter(version) for version in PYTHONS}
-    torches = releases(next(filter(None, found.values()), sys.executable), index)
+    torches = releases(next(filter(None, found.values()), sys.executable), options.index)
     for version, python in found.items():
         for torch in torches:
+            if options.only and f"{version}/{torch.rpartition('.')[0]}" not in options.only:
+                continue
             with tempfile.TemporaryDirectory() as name:
                 where = Path(name) / "venv"
-                yield version, torch, ABSENT if python is None else tried(python, torch, wheel, tests, index, where)
+                yield version, torch, ABSENT if python is None else tried(python, torch, wheel, where, options)
 
 
-def main(words: list[str]) -> int:
-    index = words.pop(words.index("--index") + 1) if "--index" in words else None
-    tests = [word for word in words if word != "--index"] or list(TESTS)
+def main(options: argparse.Namespace) -> int:
     print("| Python | PyTorch | tests |\n| --- | --- | --- |", flush=True)
     failed = 0
-    for python, torch, said in rows(tests, index):
+    for python, torch, said in rows(options):
         print(f"| {python} | {torch} | {said} |", flush=True)
         failed += said != ABSENT and (" passed" not in said or "failed" in said)
     return int(failed > 0)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--index")
+    words.add_argument("--plain", action="store_true")
+    words.add_argument("--only", action="append")
+    words.add_argument("tests", nargs="*", default=list(TESTS))
+    raise SystemExit(main(words.parse_args()))
