@@ -82,7 +82,7 @@ def tried(python: str, version: str, wheel: Path, folder: Path, options: argpars
     if "No matching distribution" in installed.stderr:
         return ABSENT
     if not installed.returncode:
-        installed = pip(own, "install", "--quiet", "--no-compile", str(wheel), wanted, *NEEDED)
+        installed = pip(own, "install", "--quiet", "--no-compile", f"{wheel}[store]", wanted, *NEEDED)
     if installed.returncode:
         return f"does not install: {installed.stderr.strip().splitlines()[-1]}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
