@@ -63,6 +63,17 @@ def test_neighbours_are_those_of_all_differences(n: int, p: int, seed: int, offs
     assert np.linalg.norm(X - X[nearest], axis=1) == pytest.approx(near[:, 0], rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_neighbours_in_a_cluster_that_products_cannot_tell_apart(seed: int) -> None:
+    """Far from the origin, products say that all of a tight cluster are at one distance: more of them than are looked at."""
+    X = np.random.default_rng(seed).normal(size=(40, 3))
+    X[:30] = 1e4 + 1e-5 * X[:30]
+    near = np.sort(cdist(X, X) + np.diag(np.full(40, np.inf)), axis=1)
+    ratios, nearest = _neighbour_ratios(torch.from_numpy(X))
+    assert ratios == pytest.approx(near[:, 1] / near[:, 0], rel=1e-9)
+    assert nearest.tolist() == (cdist(X, X) + np.diag(np.full(40, np.inf))).argmin(1).tolist()
+
+
 @pytest.mark.parametrize("d", [2, 5, 10])
 def test_the_error_knows_that_neighbours_share_distances(d: int) -> None:
     """Over 60 cubes the spread is what the errors say, within 3 of its own errors; without the pairs it would be too small."""

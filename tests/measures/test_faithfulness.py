@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ntkscope.core import NumericalError, numpy_generator
+from ntkscope.measures._studentised import of_pearson
 from ntkscope.measures.faithfulness import (
     accuracy,
     agreement,
@@ -151,6 +153,20 @@ class TestFaithfulness:
         for name, column in zip(("tad", "agreement", "total_variation", "pearson"), np.array(drawn).T):
             low, high = np.quantile(column, [0.025, 0.975])
             assert list(found.intervals[name]) == pytest.approx([low, high], abs=0.3 * (high - low)), name
+
+    @pytest.mark.parametrize("noise", [1.0, 1e-4, 1e-9])
+    def test_the_interval_of_the_negative_is_the_mirrored_one(self, noise: float) -> None:
+        """Also where all but nothing is left of either variable beside the other; in Fisher's z, which tells such apart."""
+        random = numpy_generator(6, "test", "mirrored")
+        a, e = random.normal(size=(2, 200))
+        ends = []
+        for sign in (1.0, -1.0):
+            found = replace(of_pearson(a, sign * (a + noise * e)), figure=float)
+            rows = numpy_generator(7, "test", "mirrored").integers(0, 200, (300, 200))
+            ends.append(found.interval(found.products[rows].mean(1)))
+        (low, high), (low_mirrored, high_mirrored) = ends
+        assert math.isfinite(low)
+        assert (low_mirrored, high_mirrored) == pytest.approx((-high, -low), rel=1e-6)
 
     def test_undefined_figures_are_nan_not_errors(self) -> None:
         found = faithfulness(np.zeros((4, 2)), [[0.0, 1.0]] * 4, [0, 0, 1, 1], bootstrap=10)

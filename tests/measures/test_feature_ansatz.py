@@ -175,6 +175,18 @@ def test_chain_monomial_targets() -> None:
         assert rank == (r - 2 if r % 4 == 0 else r)
 
 
+def test_the_egop_of_several_outputs_is_the_sum_of_theirs() -> None:
+    forms = torch.randn(3, 5, 5, generator=generator(0, "forms"), dtype=torch.float64)
+    x = torch.randn(20, 5, generator=generator(1, "forms"), dtype=torch.float64)
+
+    def several(x: torch.Tensor, forms: torch.Tensor) -> torch.Tensor:
+        shared = x.tanh()
+        return torch.stack([quadratic(shared, form) for form in forms], 1)
+
+    each = [egop(partial(several, forms=form[None]), x) for form in forms]
+    torch.testing.assert_close(egop(partial(several, forms=forms), x), sum(each), rtol=1e-12, atol=1e-12)
+
+
 def test_bad_input() -> None:
     W, K = torch.ones(3, 2), torch.eye(3)
     with pytest.raises(UsageError, match="without initial weights"):

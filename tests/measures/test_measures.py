@@ -43,15 +43,21 @@ class Scores(MeasureContract):
         return a, 2 * a + 1
 
 
-class TestKendallTau(Scores):
+class Ordered(Scores):
+    def test_both_ends_of_its_range_are_reached(self) -> None:
+        measure, (a, _) = MEASURES[self.name], scores(0)
+        assert [measure(a, b) for b in (-a, a)] == pytest.approx([measure.low, measure.high], abs=1e-12)
+
+
+class TestKendallTau(Ordered):
     name = "kendall-tau"
 
 
-class TestPearson(Scores):
+class TestPearson(Ordered):
     name = "pearson"
 
 
-class TestSpearman(Scores):
+class TestSpearman(Ordered):
     name = "spearman"
 
 
@@ -68,6 +74,11 @@ class TestAccuracy(MeasureContract):
     def perfect(self) -> tuple[np.ndarray, ...]:
         return np.eye(3)[labels(0)], labels(0)
 
+    def test_both_ends_of_its_range_are_reached(self) -> None:
+        measure, y = MEASURES[self.name], labels(0)
+        found = [measure(np.eye(3)[said], y) for said in ((y + 1) % 3, y)]
+        assert found == [measure.low, measure.high]
+
 
 class TestTad(MeasureContract):
     name = "tad"
@@ -78,6 +89,11 @@ class TestTad(MeasureContract):
     def perfect(self) -> tuple[np.ndarray, ...]:
         return logits(0)[0], logits(0)[0], labels(0)
 
+    def test_both_ends_of_its_range_are_reached(self) -> None:
+        measure, y = MEASURES[self.name], labels(0)
+        right, wrong = np.eye(3)[y], np.eye(3)[(y + 1) % 3]
+        assert [measure(wrong, right, y), measure(right, wrong, y)] == [measure.low, measure.high]
+
 
 class Logits(MeasureContract):
     def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
@@ -87,11 +103,19 @@ class Logits(MeasureContract):
         return logits(0)[0], logits(0)[0] + 1
 
 
-class TestAgreement(Logits):
+class Certain(Logits):
+    def test_both_ends_of_its_range_are_reached(self) -> None:
+        """By networks that are certain, of the same classes and of others."""
+        measure, a = MEASURES[self.name], 1000 * np.eye(3)
+        found = sorted(measure(a, b) for b in (a, np.roll(a, 1, 0)))
+        assert found == [measure.low, measure.high]
+
+
+class TestAgreement(Certain):
     name = "agreement"
 
 
-class TestTotalVariation(Logits):
+class TestTotalVariation(Certain):
     name = "total-variation"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from ntkscope.core import UsageError, numpy_generator
+from ntkscope.measures import probe_agreement
 from ntkscope.measures.probe_agreement import PROBES, collapse_layer
 
 DIMS = (1, 2, 3, 5, 10, 50)
@@ -109,6 +111,18 @@ def test_the_bootstrap_is_that_of_the_definition(y: np.ndarray) -> None:
     assert 0.05 < expected < 0.95
     assert found.distribution["a"] == pytest.approx(expected, abs=4 * (expected * (1 - expected) * 2 / 4000) ** 0.5)
     assert found == collapse_layer({"a": MadeUp(predictions)}, y, draws=4000)
+
+
+def test_draws_are_made_few_at_a_time(y: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same draws, in the room of few."""
+    whole = collapse_layer(network(y, 2), y, draws=500)
+    monkeypatch.setattr(probe_agreement, "CHUNK", 4 * len(y))
+    tracemalloc.start()
+    found = collapse_layer(network(y, 2), y, draws=500)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == whole
+    assert peak < 500 * len(y) * 8  # what the weights of all draws alone would take
 
 
 def test_what_cannot_be_judged_is_refused(y: np.ndarray) -> None:

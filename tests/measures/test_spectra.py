@@ -161,6 +161,11 @@ class TestKernels:
         found = classify(as_gram(K), as_gram(K0))
         assert (found.evidence["eigenvalues outside"], found.evidence["eigenvalues that fell"]) == (0, 0)
 
+    def test_rounding_of_rank_one_is_one_direction(self) -> None:
+        """What rounding leaves beside one large eigenvalue is no spike, whatever the bulk was."""
+        found = classify(as_gram(torch.outer(unit(80), unit(80))), as_gram(self.kernel()))
+        assert found.evidence["eigenvalues outside"] == 1
+
     def test_from_eigenvalues_alone(self) -> None:
         K0, K = self.kernel(), self.kernel(1) + 6 * torch.outer(unit(80), unit(80))
         whole = classify(as_gram(K), as_gram(K0))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ntkscope.tangent.blocks.convolution import patches_multiplied, quick
+from ntkscope.tangent.blocks.convolution import _turned, flipped_bytes, patches_multiplied, quick
 from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls
 
 FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -69,3 +69,12 @@ def test_patches_multiplied_are_a_convolution(data: st.DataObject) -> None:
 def test_other_calls_are_left_alone(more: dict[str, object]) -> None:
     x, weight = torch.randn(2, 2, 5, 5), torch.randn(2, 2 // int(more.get("groups", 1)), 3, 3)  # type: ignore[call-overload]
     assert quick(F.conv2d, {"input": x, "weight": weight, **more}, ReplacedCalls()) is None
+
+
+def test_room_for_flipped_kernels_is_kept_on_the_cpu() -> None:
+    """As many bytes as the kernels of all convolutions have there; on a GPU an execution mode has room for them."""
+    convolutions = torch.nn.Conv1d(2, 3, 3), torch.nn.Conv2d(3, 2, (3, 2))
+    leaves = list(torch.nn.Sequential(*convolutions, torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(3)).parameters())
+    turned = sum(_turned(each.weight).contiguous().untyped_storage().nbytes() for each in convolutions)
+    assert flipped_bytes(leaves, torch.device("cpu")) == turned
+    assert flipped_bytes(leaves, torch.device("cuda")) == 0

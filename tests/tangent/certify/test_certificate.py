@@ -123,6 +123,22 @@ def test_sums() -> None:
     assert both == other + one
 
 
+def test_what_was_checked_since_an_earlier_one_is_what_is_added_to_it() -> None:
+    earlier = Certificate(1e-7, 1e-3, 2, 3, 4, ("a",), seconds=0.5, model="a copy", compared=3)
+    later = earlier + Certificate(2e-7, 1e-3, 5, 7, 11, ("b",), ("c",), seconds=0.25, model="a copy", compared=6)
+    assert earlier + later.since(earlier) == later
+    alone = later.since(earlier)
+    assert (alone.checked, alone.blocks, alone.alone, alone.seconds) == (5, 7, 11, 0.25)
+
+
+def test_a_copy_says_on_how_many_samples_it_was_held_to_the_model() -> None:
+    copied, own = (ns.kernel("trntk0", mlp(), X, dtype=dtype).certificate for dtype in (torch.float32, None))
+    assert copied.compared >= 1
+    assert f"agrees with it on {copied.compared} samples" in str(copied)
+    assert own.compared == 0
+    assert "agrees with it" not in str(own)
+
+
 @pytest.mark.guard
 @pytest.mark.parametrize("name", NAMES)
 def test_through_normalisation_and_slices(name: str) -> None:
@@ -234,7 +250,7 @@ def passing(made: engine.Engine, blocks: Iterable[Tensor], spoil: Callable[[Back
 
 
 def engine_of(model: nn.Module, x: Tensor, precision: str) -> engine.Engine:
-    rounding = Precision(precision, torch.float32)
+    rounding = Precision(precision, x.dtype)
     return engine.Engine(Subject(model), Batch((x[:3],), {}), Heads(), full=False, precision=rounding)
 
 
@@ -249,17 +265,17 @@ def test_activations_at_a_right_angle_to_the_vector_are_no_error_of_short_number
     assert single_samples() == 60
 
 
-def on_a_line(precision: str, method: str, blocks: int, factor: float = 1.0) -> int:
+def on_a_line(precision: str, method: str, blocks: int, factor: float = 1.0, dtype: torch.dtype = torch.float32) -> int:
     """Of blocks whose samples' gradients lie on a line, so that a random sum of some of them is nearly nothing."""
     lengths = 1 + torch.rand(blocks, 8, 1, generator=torch.Generator().manual_seed(3))
-    made = engine_of(nn.Linear(12, 1, bias=False).float(), noise(3, 12).float(), precision)
+    made = engine_of(nn.Linear(12, 1, bias=False).to(dtype), noise(3, 12).to(dtype), precision)
     made.pieces = [replace(piece, method=method) for piece in made.pieces]
     line = torch.randn(12, generator=torch.Generator().manual_seed(4))
 
     def spoil(backward_pass: BackwardPass) -> None:
         backward_pass.arrived = {k: factor * value for k, value in backward_pass.arrived.items()}
 
-    return passing(made, (block * line for block in lengths), spoil)
+    return passing(made, ((block * line).to(dtype) for block in lengths), spoil)
 
 
 LINES = [("bf16", "direct"), ("bf16", "kronecker"), ("fp16", "direct"), ("tf32", "direct"), ("exact", "kronecker")]
@@ -269,6 +285,13 @@ LINES = [("bf16", "direct"), ("bf16", "kronecker"), ("fp16", "direct"), ("tf32",
 def test_samples_that_cancel_in_a_random_sum_are_no_error_and_hide_none(precision: str, method: str) -> None:
     assert on_a_line(precision, method, 150) == 150
     assert on_a_line(precision, method, 50, 1.02 if precision == "exact" else 1.2) <= 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_samples_that_cancel_in_a_model_of_short_numbers_hide_no_error(dtype: torch.dtype) -> None:
+    """The numbers of the model itself are short: what rounding may leave of a sum excuses no error of a third."""
+    assert on_a_line("exact", "kronecker", 50, dtype=dtype) == 50
+    assert on_a_line("exact", "kronecker", 50, 1.3, dtype=dtype) <= 3
 
 
 @pytest.mark.parametrize("name", ["0.weight", "0.bias", "2.weight"])

@@ -210,6 +210,32 @@ def test_a_copy_that_uses_the_original_for_some_inputs_only_is_refused() -> None
         ns.kernel("trntk0", model, x, dtype=torch.float64)
 
 
+SCALES: dict[int, float] = {}
+
+
+class ById(nn.Module):
+    """A function of its own, which for some inputs asks which object it belongs to: of a copy it is another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.readout = nn.Linear(3, 4), nn.Linear(4, 2)
+        SCALES[id(self)] = 2.0
+        self.scaled = lambda h, x: h * SCALES.get(id(self), 1.0) if (x > 2).any() else h
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(torch.tanh(self.scaled(self.layer(x), x)))
+
+
+@pytest.mark.parametrize(("name", "options"), [("trntk0", {}), ("ck", {}), ("em", {"layers": ["readout"]})])
+def test_a_copied_function_that_does_otherwise_for_later_inputs_is_refused(name: str, options: dict[str, Any]) -> None:
+    """No graph shows it, and single samples agree with their block: the original alone tells."""
+    model, x = ById(), torch.randn(40, 3).clamp(-1, 1)
+    ns.kernel(name, model, x, dtype=torch.float64, **options)
+    x[5:, 0] = 3.0
+    with pytest.raises(ns.NtkscopeError, match="a copy of ById is not that model"):
+        ns.kernel(name, model, x, dtype=torch.float64, **options)
+
+
 class Scaled(Gained):
     def __init__(self, factor: Any) -> None:
         super().__init__()
