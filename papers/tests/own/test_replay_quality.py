@@ -136,16 +136,32 @@ def test_one_removal_alone_is_a_part(tmp_path: Path) -> None:
         assert "mlp-digits/five-percent/retrained" in found.note
 
 
-def test_the_table_of_the_guide_is_that_of_the_record() -> None:
+def test_the_tables_of_the_guide_are_those_of_the_record() -> None:
     root = Path(__file__).parents[3]
     record = json.loads((root / "papers/ntkscope_papers/own/results/replay-quality/record.json").read_text("utf-8"))
-    rows = [line for line in (root / "docs/guides/replay.md").read_text("utf-8").splitlines() if line.startswith("| `")]
-    told = {cells[1].strip(" `"): [cell.strip() for cell in cells[2:6]] for cells in (row.split("|") for row in rows)}
-    task = record["metrics"]
-    measured = [m for m in ReplayQuality().methods if f"mlp-digits/half/{m}" in task]
-    assert set(told) == {*measured, "ceiling"}
-    top = [f"{task['mlp-digits/half/retrained']['ceiling'][way]:.3f}" for way in WAYS]
-    assert told["ceiling"] == [top[0], "", top[1], ""]
-    for method in measured:
-        found = task[f"mlp-digits/half/{method}"]["by networks"]
-        assert told[method] == [f"{found[k][way]['lds']:.3f}" for way in WAYS for k in ("1", "5")]
+    page, task = (root / "docs/guides/replay.md").read_text("utf-8"), record["metrics"]
+
+    def table(head: str) -> dict[str, list[str]]:
+        rows = page.partition(f"| {head}")[2].partition("\n\n")[0].splitlines()[2:]
+        return {
+            cells[1].strip(" `"): [cell.strip() for cell in cells[2:-1]] for cells in (row.split("|") for row in rows)
+        }
+
+    def score(name: str, method: str, networks: str, way: str) -> str:
+        if method == "ceiling":
+            return f"{task[f'{name}/half/retrained']['ceiling'][way]:.3f}"
+        return f"{task[f'{name}/half/{method}']['by networks'][networks][way]['lds']:.3f}"
+
+    names = [*ReplayQuality().methods, "ceiling"]
+    digits, images = table("random halves of 400 digits"), table("random halves, five networks")
+    assert set(digits) == set(images) == set(names)
+    for method in names:
+        counts = ("1", "5")
+        expected = [
+            "" if method == "ceiling" and k == "5" else score("mlp-digits", method, k, way)
+            for way in WAYS
+            for k in counts
+        ]
+        assert digits[method] == expected
+        tasks = ("lenet-mnist1k", "lenet-mnist5k")
+        assert images[method] == [", ".join(score(name, method, "5", way) for way in WAYS) for name in tasks]
