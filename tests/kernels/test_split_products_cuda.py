@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ from torch import Tensor
 
 import ntkscope as ns
 from ntkscope.tangent.blocks import split_products
+from ntkscope.tangent.blocks.execution import Execution, ExecutionMode
 from ntkscope.tangent.blocks.features import DenseFeature, accumulate
 from ntkscope.tangent.blocks.precision import Precision
 
@@ -55,6 +60,109 @@ def test_as_exact_as_float32(numbers: str, shape: tuple[int, int, int, int]) -> 
     assert error(split_products.product(a, b)) <= max(error(a @ b.transpose(1, 2)), LEAST)
 
 
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize(
+    ("g", "n", "m", "k"), [(3, 70, 50, 16), (2, 130, 200, 65), (5, 33, 40, 128), (1, 1000, 300, 768), (1, 64, 70, 3001)]
+)
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+def test_wherever_the_inner_axis_lies(numbers: str, g: int, n: int, m: int, k: int, turned: tuple[bool, bool]) -> None:
+    draw = torch.Generator(device="cuda").manual_seed(0)
+    sides = [NUMBERS[numbers](torch.randn(g, rows, k, device="cuda", generator=draw)) for rows in (n, m)]
+    left, right = (
+        side.transpose(1, 2).contiguous().transpose(1, 2) if turn else side for side, turn in zip(sides, turned)
+    )
+    out = torch.full((g, n, m), float("nan"), device="cuda")
+    found = split_products.product(left, right, out=out)
+    assert found.data_ptr() == out.data_ptr()
+    truth = left.double() @ right.double().transpose(1, 2)
+    sizes = left.double().norm(dim=2)[:, :, None] * right.double().norm(dim=2)[:, None] + 1e-300
+    plain = (left @ right.transpose(1, 2)).double()
+    limit = max(float(((plain - truth) / sizes).abs().max()), LEAST)
+    assert float(((found.double() - truth) / sizes).abs().max()) <= limit
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize(
+    "shape", [(3, 16, 16, 8, 9, 3, 1), (2, 33, 70, 5, 5, 3, 0), (4, 64, 32, 32, 32, 1, 0), (9, 20, 17, 4, 4, 5, 3)]
+)
+@pytest.mark.parametrize("inner", [False, True], ids=["channels outermost", "channels innermost"])
+def test_convolutions(numbers: str, shape: tuple[int, ...], inner: bool) -> None:
+    n, channels, outs, height, width, taps, padding = shape
+    draw = torch.Generator(device="cuda").manual_seed(0)
+    x = NUMBERS[numbers](torch.randn(n, channels, height * width, device="cuda", generator=draw))
+    x = x.view(n, channels, height, width) * 10.0 ** torch.arange(n, device="cuda")[:, None, None, None]
+    x = x.contiguous(memory_format=torch.channels_last if inner else torch.contiguous_format)
+    weight = torch.randn(outs, channels, taps, taps, device="cuda", generator=draw)
+    found = split_products.convolved(x, weight, (padding, padding))
+    convolve = partial(torch.nn.functional.conv2d, padding=padding)
+    truth = convolve(x.double(), weight.double())
+    sizes = convolve(x.double().abs(), weight.double().abs()).amax((1, 2, 3), keepdim=True) + 1e-300
+    plain = float(((convolve(x, weight).double() - truth) / sizes).abs().max())
+    assert float(((found.double() - truth) / sizes).abs().max()) <= max(plain, LEAST)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "mlp"])
+def test_passes_back_are_split_and_certified(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def noted(function: str) -> Callable[..., Tensor]:
+        true = getattr(split_products, function)
+
+        def call(*args: Any, **others: Any) -> Tensor:
+            made.append(function)
+            return true(*args, **others)
+
+        return call
+
+    for function in ("product", "convolved"):
+        monkeypatch.setattr(split_products, function, noted(function))
+    monkeypatch.setattr(split_products, "WORTH", 0.0)
+    options = {"in_features": 300, "classes": 10, "widths": 256, "depth": 2} if name == "mlp" else {}
+    model = ns.models.build(name, **options).cuda().eval()
+    x = torch.randn(70, *((300,) if name == "mlp" else (3, 32, 32)), device="cuda")
+    truth = ns.kernel("trntk0", model, x, dtype=torch.float64).dense()
+    made.clear()
+    with harvested_on_gpu(ExecutionMode(together=10, flipped=True, split=True)):
+        exact = ns.kernel("trntk0", model, x)
+    assert "product" in made
+    assert ("convolved" in made) == (name == "resnet20")
+    assert exact.certificate.checked == exact.certificate.blocks > 0
+    plain = ns.kernel("trntk0", model, x, precision="float32").dense().double()
+    worst = [float((one.double() - truth).abs().max() / truth.abs().max()) for one in (exact.dense(), plain)]
+    assert worst[0] <= max(2 * worst[1], 4 * LEAST)
+
+
+def test_a_wrong_product_in_a_pass_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = split_products.product
+    monkeypatch.setattr(split_products, "WORTH", 0.0)
+    monkeypatch.setattr(split_products, "product", lambda *a, **k: true(*a, **k) * 1.02)
+    model, x = (
+        ns.models.build("mlp", in_features=300, classes=10, widths=256, depth=2).cuda().eval(),
+        torch.randn(70, 300),
+    )
+    x = x.cuda()
+    truth = ns.kernel("trntk0", model, x, precision="float32").dense()
+    with harvested_on_gpu(ExecutionMode(split=True)):
+        try:
+            found = ns.kernel("trntk0", model, x)
+        except ns.NtkscopeError:
+            return
+    assert (
+        float((found.dense() - truth).abs().max() / truth.abs().max()) < 1e-5
+    )  # made again as the model itself is run
+
+
+@contextmanager
+def harvested_on_gpu(mode: ExecutionMode) -> Iterator[None]:
+    """Every engine made inside runs its blocks this way."""
+
+    def of(device: Any, convolutions: bool, heads: int, certified: bool, splits: bool) -> Execution:
+        return Execution(convolutions=convolutions, heads=heads, mode=mode)
+
+    with patch.object(Execution, "of", of):
+        yield
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_stays_so(value: float) -> None:
     a = torch.randn(1, 40, 3000, device="cuda")
@@ -80,9 +188,9 @@ def test_exact_kernels_use_them_and_float32_ones_do_not(monkeypatch: pytest.Monk
     made: list[tuple[int, ...]] = []
     true = split_products.multiplied
 
-    def noted(left: split_products.Halves, right: split_products.Halves, diagonal: int | None = None) -> Tensor:
+    def noted(left: split_products.Halves, right: split_products.Halves, *rest: Any, **others: Any) -> Tensor:
         made.append(tuple(left.high.shape))
-        return true(left, right, diagonal)
+        return true(left, right, *rest, **others)
 
     monkeypatch.setattr(split_products, "multiplied", noted)
     model, x = ns.models.build("lenet").cuda().eval(), torch.randn(40, 1, 28, 28, device="cuda")
@@ -98,7 +206,7 @@ def test_exact_kernels_use_them_and_float32_ones_do_not(monkeypatch: pytest.Monk
 
 def test_refused_where_a_trial_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     true = split_products.multiplied
-    monkeypatch.setattr(split_products, "multiplied", lambda *sides: true(*sides) * (1 + 1e-5))
+    monkeypatch.setattr(split_products, "multiplied", lambda *sides, **others: true(*sides, **others) * (1 + 1e-5))
     split_products.available.cache_clear()
     try:
         assert not split_products.available(torch.device("cuda", 0))

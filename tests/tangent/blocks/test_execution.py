@@ -361,19 +361,29 @@ def test_the_first_blocks_are_the_trial_and_the_fastest_stays() -> None:
     assert "400 ms per sample" in str(found)
 
 
-LAST, FIVE = ExecutionMode(True), ExecutionMode(together=5)
+LAST, FIVE, FLIPPED_FIVE = (
+    ExecutionMode(True),
+    ExecutionMode(together=5),
+    ExecutionMode(together=5, flipped=True),
+)
 CHOICES: dict[str, tuple[dict[ExecutionMode, float], float, ExecutionMode, set[ExecutionMode]]] = {
     "where launches rule, outputs share passes": (
-        {PLAIN: 1.0, LAST: 0.9, FLIPPED: 1.1, BOTH: 1.0, FIVE: 0.2, ExecutionMode(True, 5): 0.3},
+        {PLAIN: 1.0, LAST: 0.9, FLIPPED: 1.1, BOTH: 1.0, FIVE: 0.2, FLIPPED_FIVE: 0.25, ExecutionMode(True, 5): 0.3},
         0.8 * 256,
         FIVE,
-        {PLAIN, LAST, FLIPPED, BOTH, FIVE, ExecutionMode(True, 5)},
+        {PLAIN, LAST, FLIPPED, BOTH, FIVE, FLIPPED_FIVE, ExecutionMode(True, 5)},
     ),
     "flipped kernels are faster, and a layout that is far slower is left": (
-        {PLAIN: 1.0, LAST: 1.5, FLIPPED: 0.7, FIVE: 0.6, ExecutionMode(together=5, flipped=True): 0.5},
+        {PLAIN: 1.0, LAST: 1.5, FLIPPED: 0.7, FIVE: 0.6, FLIPPED_FIVE: 0.5},
         0.8 * 256,
-        ExecutionMode(together=5, flipped=True),
-        {PLAIN, LAST, FLIPPED, FIVE, ExecutionMode(together=5, flipped=True)},
+        FLIPPED_FIVE,
+        {PLAIN, LAST, FLIPPED, FIVE, FLIPPED_FIVE},
+    ),
+    "flipped kernels are slower for one output, and faster for several": (
+        {PLAIN: 1.0, LAST: 1.5, FLIPPED: 1.1, FIVE: 0.6, FLIPPED_FIVE: 0.3},
+        0.8 * 256,
+        FLIPPED_FIVE,
+        {PLAIN, LAST, FLIPPED, FIVE, FLIPPED_FIVE},
     ),
     "hardly faster": ({PLAIN: 1.0, LAST: 0.99}, 0.1, PLAIN, {PLAIN, LAST}),
     "other numbers": ({PLAIN: 1.0}, 0.1, PLAIN, {PLAIN}),
@@ -389,6 +399,28 @@ def test_the_fastest_of_those_worth_a_trial_is_taken(choice: str) -> None:
     assert found.settled
     assert set(device.ran) == tried
     assert all(device.ran.count(mode) == USES for mode in tried - {best})
+
+
+SPLIT, SPLIT_FIVE = ExecutionMode(flipped=True, split=True), ExecutionMode(together=5, flipped=True, split=True)
+
+
+@pytest.mark.parametrize(
+    ("costs", "best"),
+    [
+        ({PLAIN: 1.0, SPLIT: 0.5, FIVE: 0.4, SPLIT_FIVE: 0.3}, SPLIT_FIVE),
+        (
+            {PLAIN: 1.0, SPLIT: 1.1, LAST: 1.5, FLIPPED: 0.9, FIVE: 0.8, SPLIT_FIVE: 0.75, FLIPPED_FIVE: 0.7},
+            FLIPPED_FIVE,
+        ),
+        ({PLAIN: 1.0, SPLIT: 1.1, LAST: 1.5, FLIPPED: 1.1, FIVE: 0.8, SPLIT_FIVE: 0.2, FLIPPED_FIVE: 0.7}, SPLIT_FIVE),
+    ],
+    ids=["faster", "slower", "slower for one output"],
+)
+def test_products_are_split_where_that_is_faster(costs: dict[ExecutionMode, float], best: ExecutionMode) -> None:
+    found, device = Execution(True, convolutions=True, heads=5, splits=True), Device(costs, 0.8 * 256)
+    device.call(found, 16)
+    assert found.mode == best
+    assert set(device.ran) == set(costs)
 
 
 def test_few_blocks_are_not_tried_on_until_there_were_several_calls() -> None:

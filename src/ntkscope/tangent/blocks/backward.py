@@ -26,7 +26,7 @@ from ntkscope.tangent.trace import func_method
 from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 from ntkscope.tangent.trace.probe import Findings
 from ntkscope.tangent.trace.tape import Call, Tape, cotangents, watch
-from ntkscope.tangent.trace.terms import Order, Outer, Term, Vector
+from ntkscope.tangent.trace.terms import Multiply, Order, Outer, Term, Vector, plain_products
 
 SIDE_BY_SIDE: tuple[str, ...] = ("cuda",)  # devices where the cotangents of all heads of one position lie side by side
 
@@ -54,7 +54,9 @@ class BackwardPass:
         if piece.method == "func":
             return DenseFeature(*precision.store(self.func[piece.name]))
         if piece.method == "direct":
-            return DenseFeature(*precision.store(self.gradient(piece, ordered=self._mixed(piece), out=out)))
+            return DenseFeature(
+                *precision.store(self.gradient(piece, ordered=self._mixed(piece), out=out, multiply=precision.multiply))
+            )
         sides = [self.sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
         a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
@@ -78,7 +80,14 @@ class BackwardPass:
         terms = [self.calls[k].terms[t] for k, t in piece.members]
         return len({(type(term), term.order is None or term.order.reorder is None) for term in terms}) > 1
 
-    def gradient(self, piece: ParameterBlock, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
+    def gradient(
+        self,
+        piece: ParameterBlock,
+        *,
+        ordered: bool = True,
+        out: Tensor | None = None,
+        multiply: Multiply = plain_products,
+    ) -> Tensor:
         """The gradient of a piece, (n, heads, numbers), in the parameter's own order, or in any if not `ordered`."""
         total: Tensor | None = None
         for k, t in piece.members:
@@ -90,7 +99,8 @@ class BackwardPass:
                 part = part if len(piece.members) == 1 else part.clone()  # others are added to it
             else:
                 into = out if len(piece.members) == 1 else None
-                part = term.gradient(self._input(k, term), self.arrived[k], ordered=ordered, out=into)
+                how: dict[str, Any] = {"ordered": ordered, "out": into, "multiply": multiply}
+                part = term.gradient(self._input(k, term), self.arrived[k], **how)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)
@@ -336,7 +346,7 @@ def watched_pass(
 ) -> tuple[Tensor, Tape]:
     """The watched pass; where it fails and a plain one does not, no rule can be used."""
     try:
-        how = {"inner": mode.channels_last, "flipped": mode.flipped}
+        how = {"inner": mode.channels_last, "flipped": mode.flipped, "split": mode.split}
         outputs, tape = watch(subject, batch, findings.layouts, quickly=True, **how)
         return _as_many(outputs, subject, findings), tape
     except NtkscopeError:

@@ -10,6 +10,7 @@ gradient is PyTorch's own there, and of small images the input gradient is a pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls
+from ntkscope.tangent.blocks import split_products
+from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls, Samplewise
 from ntkscope.tangent.trace.rules.convolution import spread
 
 CONVOLUTIONS = {F.conv1d: F.conv1d, F.conv2d: F.conv2d, F.conv3d: F.conv3d}
@@ -40,6 +42,7 @@ class _Flipped(Function):
         padding: Sequence[int],
         dilation: Sequence[int],
         flip: bool,
+        split: bool,
         own: ReplacedCalls,
     ) -> Tensor:
         dims = weight.dim() - 2
@@ -47,7 +50,7 @@ class _Flipped(Function):
             inner = dims == 2 and x.is_cuda and x.is_contiguous(memory_format=torch.channels_last)
             layout = torch.channels_last if inner else torch.contiguous_format
             ctx.flipped = _turned(weight).contiguous(memory_format=layout)
-        ctx.flip, ctx.padding, ctx.dilation, ctx.own = flip, list(padding), list(dilation), own
+        ctx.flip, ctx.split, ctx.padding, ctx.dilation, ctx.own = flip, split, list(padding), list(dilation), own
         ctx.save_for_backward(x, weight)
         return BY_DIMENSION[dims](x, weight, bias, 1, list(padding), list(dilation))
 
@@ -56,8 +59,11 @@ class _Flipped(Function):
         x, weight = ctx.saved_tensors
         dims, cotangent = weight.dim() - 2, cotangents[0]
         onward = of_weight = of_bias = None
-        if ctx.needs_input_grad[0] and ctx.flip:
-            reach = [d * (k - 1) - p for d, k, p in zip(ctx.dilation, weight.shape[2:], ctx.padding)]
+        reach = [d * (k - 1) - p for d, k, p in zip(ctx.dilation, weight.shape[2:], ctx.padding)]
+        if ctx.needs_input_grad[0] and ctx.split and ctx.own.splits:
+            work = partial(split_products.convolved, weight=_turned(weight), padding=reach)
+            onward = Samplewise.apply(work, cotangent)
+        elif ctx.needs_input_grad[0] and ctx.flip:
             small = (
                 dims == 2 and x.device.type in MULTIPLIED and prod(x.shape[2:]) <= SMALL and set(ctx.dilation) == {1}
             )
@@ -73,7 +79,7 @@ class _Flipped(Function):
                 of_weight = of_weights(x, weight, cotangent, ctx.padding, ctx.dilation)
             if ctx.needs_input_grad[2]:
                 of_bias = cotangent.transpose(0, 1).flatten(1).sum(1)
-        return onward, of_weight, of_bias, None, None, None, None
+        return onward, of_weight, of_bias, None, None, None, None, None
 
 
 def _turned(weight: Tensor) -> Tensor:
@@ -110,10 +116,15 @@ def flipped_bytes(leaves: Iterable[Tensor], device: torch.device) -> int:
 
 
 def quick(
-    function: Any, arguments: dict[str, Any], own: ReplacedCalls, anywhere: bool = False, inner: bool = False
+    function: Any,
+    arguments: dict[str, Any],
+    own: ReplacedCalls,
+    anywhere: bool = False,
+    inner: bool = False,
+    split: bool = False,
 ) -> Tensor | None:
     """The call made so, or None where it would not be equal or not be faster. `anywhere`: on a GPU too; `inner`: images with
-    their channels innermost."""
+    their channels innermost; `split`: passes back in split products."""
     if function not in CONVOLUTIONS:
         return None
     x, weight = arguments["input"], arguments["weight"]
@@ -131,4 +142,5 @@ def quick(
         x, weight = (each.contiguous(memory_format=torch.channels_last) for each in (x, weight))
     grows = prod(x.shape[2:]) > GROWTH * prod(size - lost for size, lost in zip(x.shape[2:], shrink))
     flip = x.requires_grad and fits and not grows
-    return _Flipped.apply(x, weight, arguments.get("bias"), padding, dilation, flip, own)
+    split = split and flip and dims == 2 and set(dilation) == {1} and split_products.convolves(x, weight)
+    return _Flipped.apply(x, weight, arguments.get("bias"), padding, dilation, flip, split, own)

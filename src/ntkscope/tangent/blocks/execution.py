@@ -33,15 +33,17 @@ ALIKE = 1.5  # blocks whose lengths differ by less than this factor are compared
 @dataclass(frozen=True)
 class ExecutionMode:
     """`channels_last`: convolutions with their channels innermost; `together`: how many outputs share a backward pass;
-    `flipped`: passes back through convolutions of stride 1 are convolutions with flipped kernels."""
+    `flipped`: passes back through convolutions of stride 1 are convolutions with flipped kernels; `split`: affine maps, and
+    those passes, are made on tensor cores, each number in two halves."""
 
     channels_last: bool = False
     together: int = 1
     flipped: bool = False
+    split: bool = False
 
     def __str__(self) -> str:
         layout = "channels last" if self.channels_last else "the model's own layout"
-        layout += ", flipped kernels" * self.flipped
+        layout += ", flipped kernels" * self.flipped + ", split products" * self.split
         return f"{layout}, {self.together if self.together > 1 else 'one'} output{'s' * (self.together > 1)} per backward pass"
 
     def within(self, spare: float, weights: int, each: int) -> ExecutionMode:
@@ -51,7 +53,7 @@ class ExecutionMode:
         flipped = self.flipped and weights * (1 + channels_last) <= left
         fitting = 1 + int((left - weights * (1 + channels_last) * flipped) // max(1, each))
         passes = -(-self.together // max(1, min(self.together, fitting)))
-        return ExecutionMode(channels_last, -(-self.together // passes), flipped)  # as many in each
+        return replace(self, channels_last=channels_last, together=-(-self.together // passes), flipped=flipped)
 
 
 PLAIN = ExecutionMode()
@@ -61,13 +63,15 @@ PLAIN = ExecutionMode()
 class Execution:
     """What is known about the modes of one engine; its parts and copies share it.
 
-    `convolutions`: whether channels can be innermost anywhere; `heads`: how many outputs could share a pass.
+    `convolutions`: whether channels can be innermost anywhere; `heads`: how many outputs could share a pass; `splits`: whether
+    products may be split.
     """
 
     tries: bool = False
     patient: bool = False  # whether further calls are to come
     convolutions: bool = False
     heads: int = 1
+    splits: bool = False
     mode: ExecutionMode = PLAIN  # the best one so far
     threads: int = 1  # that work with copies of the engine at present
     seen: int = 0  # blocks of all calls
@@ -83,10 +87,10 @@ class Execution:
     long_seconds: float | None = None  # per sample, in longer blocks
 
     @classmethod
-    def of(cls, device: torch.device, convolutions: bool, heads: int, certified: bool) -> Execution:
+    def of(cls, device: torch.device, convolutions: bool, heads: int, certified: bool, splits: bool) -> Execution:
         """Modes are compared only where every block is certified: the probed samples alone cannot tell how a network that looks
         at the length of its batch, or at strides, takes another layout."""
-        return cls(certified and device.type in DEVICES, convolutions=convolutions, heads=heads)
+        return cls(certified and device.type in DEVICES, convolutions=convolutions, heads=heads, splits=splits)
 
     @property
     def settled(self) -> bool:
@@ -209,17 +213,21 @@ class Execution:
         together = min(self.heads, TOGETHER)
         block = min(self.seconds.values()) * self.length
         launches = together > 1 and (self.floor is None or self.floor >= LAUNCHES * block)
-        if self.convolutions:
-            found += [ExecutionMode(True), ExecutionMode(flipped=True)]
-            if self.seconds.get(ExecutionMode(True), math.inf) < SLOWER * self.seconds[PLAIN]:
-                found.append(ExecutionMode(True, flipped=True))
+        roots = [PLAIN] + [ExecutionMode(split=True, flipped=self.convolutions)] * self.splits
+        found = list(roots)
+        base = min(roots, key=lambda mode: self.seconds.get(mode, math.inf))
+        last, flipped = replace(base, channels_last=True), replace(base, flipped=self.convolutions)
+        if self.convolutions and not base.split:
+            found += [last, flipped]
+            if self.seconds.get(last, math.inf) < SLOWER * self.seconds[PLAIN]:
+                found.append(replace(last, flipped=True))
         if launches:
-            found.append(ExecutionMode(together=together))
+            # passes that share launches make of convolutions many images, of which flipped kernels are faster than of few
+            found += [replace(mode, together=together) for mode in (*roots, flipped)]
             known = [mode for mode in found if mode in self.seconds and mode.together == 1]
-            best = replace(min(known, key=self.seconds.__getitem__), together=together)
-            if ExecutionMode(together=together) in self.seconds and best not in found:
-                found.append(best)
-        return found
+            if replace(roots[-1], together=together) in self.seconds:
+                found.append(replace(min(known, key=self.seconds.__getitem__), together=together))
+        return list(dict.fromkeys(found))
 
     def _best(self) -> ExecutionMode:
         if not self.tries:

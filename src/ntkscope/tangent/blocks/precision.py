@@ -47,6 +47,10 @@ class Precision:
         """Whether products of such numbers are made on tensor cores, each number in two halves."""
         return self.name == "exact" and values.dtype == torch.float32 and split_products.available(values.device)
 
+    def splits_calls(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether affine maps of a model may be made so: full float32 is what other precisions ask of a forward pass too."""
+        return self.name != "float32" and dtype == torch.float32 and split_products.available(device)
+
     def store(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
         """`value` (n, …) as it is stored, and the (n,) factors it was divided by (fp16 only, powers of two)."""
         if self.name != "fp16":
@@ -54,6 +58,14 @@ class Precision:
         largest = value.abs().flatten(1).amax(1).clamp_min(torch.finfo(value.dtype).tiny)
         scale = torch.exp2(torch.ceil(torch.log2(largest)))
         return (value / scale.view(-1, *[1] * (value.dim() - 1))).to(self.storage), scale
+
+    def multiply(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+        """`left @ right` of (n, rows, k) and (n, k, columns), in their own numbers."""
+        rows, inner, columns = *left.shape[1:], right.shape[2]
+        if self.splits(left) and split_products.worthwhile(rows, columns, inner, len(left)):
+            out = left.new_empty(len(left), rows, columns) if out is None else out
+            return split_products.product(left, right.transpose(1, 2), out=out)
+        return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """`left @ rightᵀ` of (n, k) and (m, k), float32 or wider."""

@@ -6,13 +6,14 @@ differentiates inside its forward pass, the pass that checks) get what PyTorch w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
 
 IMAGES = ("input", "weight")
 
@@ -26,6 +27,11 @@ class ReplacedCalls:
     def __init__(self) -> None:
         self.alone = False
 
+    @property
+    def splits(self) -> bool:
+        """Whether such a pass may be made in split products: nothing is differentiated again, nor rounded to TF32."""
+        return self.alone and not torch.is_grad_enabled() and torch.backends.cuda.matmul.fp32_precision != "tf32"
+
     @contextmanager
     def of_cotangents(self) -> Iterator[None]:
         before, self.alone = self.alone, True
@@ -33,6 +39,22 @@ class ReplacedCalls:
             yield
         finally:
             self.alone = before
+
+
+class Samplewise(Function):
+    """Work on many samples, done to those of several heads at once where `vmap` asks for it; not differentiated."""
+
+    @staticmethod
+    def forward(work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return work(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, work: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, int]:
+        x = x.movedim(in_dims[1], 0)
+        return Samplewise.apply(work, x.flatten(0, 1)).unflatten(0, x.shape[:2]), 0
 
 
 def recomputed() -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,11 +20,16 @@ from jaxtyping import Float, Float16, Float32
 from torch import Tensor
 
 LOG = logging.getLogger(__name__)
+NUMBERS = (torch.float32,)
 SHORTEST, MIDDLE, LONGEST = 2**11, 2**13, 2**16  # terms of a part; up to the second a row's are read once to be halved
 FEW = 2**19  # entries of a product, up to which halving its sides is what takes time
 PROGRAMS = 264  # tiles and parts that keep the processors of a GPU busy
 TILE: dict[str, Any] = {"ROWS": 128, "COLUMNS": 128, "STEP": 64, "GROUP": 8, "num_warps": 8, "num_stages": 3}
+NARROW = {"COLUMNS": 64, "num_warps": 4}
 WORTH = 2e8  # operations of a product, below which launches cost more than it gains
+LEAST = 32  # rows and columns, below which most of a tile would be empty
+WIDEST = 512  # sides of images, lines of which are turned as a whole
+BESIDE = 64  # rows that lie side by side and are turned together
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +64,23 @@ def available(device: torch.device) -> bool:
 
 
 def product(
-    left: Float32[Tensor, "g rows k"], right: Float32[Tensor, "g columns k"]
+    left: Float32[Tensor, "g rows k"],
+    right: Float32[Tensor, "g columns k"],
+    bias: Float32[Tensor, " columns"] | None = None,
+    out: Float32[Tensor, "g rows columns"] | None = None,
 ) -> Float[Tensor, "g rows columns"]:
-    """`left @ rightᵀ` for each pair of matrices, float32, or float64 where it was made in parts."""
-    part = part_for(left.shape[0], left.shape[1], right.shape[1], left.shape[2])
+    """`left @ rightᵀ` for each pair of matrices, float32, or float64 where it was made in parts: never with `bias`, which is
+    added, or `out`, where it is written."""
+    whole = bias is not None or out is not None
+    part = LONGEST if whole else part_for(left.shape[0], left.shape[1], right.shape[1], left.shape[2])
     halves = halved(left, part)
-    return multiplied(halves, halves if right is left else halved(right, part))
+    return multiplied(halves, halves if right is left else halved(right, part), bias=bias, out=out)
+
+
+def worthwhile(rows: int, columns: int, inner: int, groups: int = 1) -> bool:
+    """Whether a product in one part is faster so than by float32 units."""
+    large = 2.0 * groups * rows * columns * inner > WORTH
+    return large and min(rows, columns, inner) >= LEAST and inner <= LONGEST
 
 
 def part_for(groups: int, rows: int, columns: int, inner: int) -> int:
@@ -76,30 +93,100 @@ def part_for(groups: int, rows: int, columns: int, inner: int) -> int:
 
 
 def halved(x: Float32[Tensor, "g rows k"], part: int) -> Halves:
-    """Numbers in two halves; the inner axis has to be consecutive in memory."""
-    from ntkscope.tangent.blocks._split_kernels import halve
+    """Numbers in two halves; rows that lie side by side in memory are turned on the way, if their inner axis is one part."""
+    from ntkscope.tangent.blocks._split_kernels import halve, halve_columns
 
-    x = x if x.stride(2) == 1 else x.contiguous()
     g, rows, inner = x.shape
-    padded = -(-inner // TILE["STEP"]) * TILE["STEP"]
+    padded = -(-inner // step_for(inner)) * step_for(inner)
+    beside = x.stride(1) == 1 and x.stride(2) != 1 and inner <= part and g * -(-rows // BESIDE) >= PROGRAMS
+    x = x if x.stride(2) == 1 or beside else x.contiguous()
     parts = -(-padded // part)
     high, low = (torch.empty(g, rows, padded, dtype=torch.float16, device=x.device) for _ in range(2))
     scales = torch.empty(g, rows, parts, dtype=torch.float32, device=x.device)
     with torch.cuda.device(x.device):
-        how = {"PART": part, "BLOCK": min(MIDDLE, part), "num_warps": 8}
-        halve[g * rows, parts](x, high, low, scales, inner, padded, x.stride(0), x.stride(1), rows, **how)
+        if beside:
+            sizes = inner, padded, x.stride(0), x.stride(2), rows
+            halve_columns[-(-rows // BESIDE), g](x, high, low, scales, *sizes, STEP=16, COLUMNS=BESIDE)
+        else:
+            block = min(MIDDLE, part, triton_size(padded))  # where it is the whole part, each number is read once
+            how = {"PART": block if block >= padded else part, "BLOCK": block, "num_warps": 8 if block > 1024 else 4}
+            halve[g * rows, parts](x, high, low, scales, inner, padded, x.stride(0), x.stride(1), rows, **how)
     return Halves(high, low, scales, part)
 
 
-def multiplied(left: Halves, right: Halves, diagonal: int | None = None) -> Float[Tensor, "g rows columns"]:
-    """The product of two halved matrices; tiles that lie wholly below the diagonal (i, i - `diagonal`) are zeros."""
+def step_for(inner: int) -> int:
+    """Terms that are added at a time: short inner axes are not made much longer."""
+    return next(step for step in (16, 32, TILE["STEP"]) if inner <= 5 * step or step == TILE["STEP"])
+
+
+def triton_size(length: int) -> int:
+    return 1 << max(4, (length - 1).bit_length())
+
+
+def multiplied(
+    left: Halves,
+    right: Halves,
+    diagonal: int | None = None,
+    bias: Float32[Tensor, " columns"] | None = None,
+    out: Float32[Tensor, "g rows columns"] | None = None,
+) -> Float[Tensor, "g rows columns"]:
+    """The product of two halved matrices; tiles that lie wholly below the diagonal (i, i - `diagonal`) are zeros.
+
+    `bias` and `out`, where it is written: of a product in one part.
+    """
     from ntkscope.tangent.blocks._split_kernels import multiply
 
     (g, rows, padded), columns, parts = left.high.shape, right.high.shape[1], left.scales.shape[2]
-    out = torch.empty(g, parts, rows, columns, dtype=torch.float32, device=left.high.device)
-    tiles = -(-rows // TILE["ROWS"]) * -(-columns // TILE["COLUMNS"])
+    if out is None:
+        out = torch.empty(g, parts, rows, columns, dtype=torch.float32, device=left.high.device)
+    how = TILE | {"STEP": step_for(padded), "BIASED": bias is not None, "PART": left.part}
+    how |= NARROW if how["STEP"] < TILE["STEP"] else {}  # little is added before a tile is written
+    tiles = -(-rows // how["ROWS"]) * -(-columns // how["COLUMNS"])
     sides = left.high, left.low, left.scales, right.high, right.low, right.scales
     with torch.cuda.device(left.high.device):
         below = rows if diagonal is None else diagonal
-        multiply[tiles, g * parts](*sides, out, rows, columns, padded, parts, below, PART=left.part, **TILE)
-    return out[:, 0] if parts == 1 else out.sum(1, dtype=torch.float64)
+        multiply[tiles, g * parts](*sides, bias, out, rows, columns, padded, parts, below, **how)
+    if parts == 1:
+        return out.view(g, rows, columns)
+    return out.sum(1, dtype=torch.float64)
+
+
+def convolves(x: Tensor, weight: Tensor) -> bool:
+    """Whether a pass back through a convolution is faster so than by float32 units."""
+    outs, channels = weight.shape[:2]
+    large = 2.0 * x[:, 0].numel() * weight.numel() > WORTH
+    return large and x.dtype in NUMBERS and min(channels, outs) >= LEAST // 2 and max(x.shape[2:]) <= WIDEST
+
+
+def convolved(
+    x: Float32[Tensor, "n channels height width"],
+    weight: Float32[Tensor, "outs channels taps_high taps_wide"],
+    padding: Sequence[int],
+) -> Float32[Tensor, "n outs out_height out_width"]:
+    """`F.conv2d(x, weight, padding=padding)`, each image and each kernel divided by a power of two of its own."""
+    from ntkscope.tangent.blocks._split_kernels import convolve, halve_images
+
+    (n, channels, *sides), (outs, _, *taps) = x.shape, weight.shape
+    around = [side + 2 * pad for side, pad in zip(sides, padding)]
+    places = [side - tap + 1 for side, tap in zip(around, taps)]
+    padded = -(-channels // 16) * 16
+    step = next(step for step in (64, 32, 16) if padded % step == 0)
+    kernels = torch.nn.functional.pad(weight.permute(0, 2, 3, 1), (0, padded - channels))
+    halves = halved(kernels.reshape(1, outs, -1), LONGEST)
+    high, low = (torch.empty(n, *around, padded, dtype=torch.float16, device=x.device) for _ in range(2))
+    sizes = torch.linalg.vector_norm(x.flatten(1), torch.inf, 1)
+    inside = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+    out = torch.empty(n, outs, *places, dtype=x.dtype, device=x.device).contiguous(memory_format=inside)
+    rows, columns = n * places[0] * places[1], min(TILE["COLUMNS"], triton_size(outs))
+    high_tile = TILE["ROWS"] // (2 if columns == step == 64 else 1)
+    how = {"TAPS": taps[0] * taps[1], "TAPS_WIDE": taps[1], "ROWS": high_tile, "COLUMNS": columns, "STEP": step}
+    how |= {"num_warps": 8 if columns > 64 else 4, "num_stages": 3}
+    with torch.cuda.device(x.device):
+        lines = around[0], n, -(-padded // min(64, triton_size(padded)))
+        shapes = channels, *sides, *padding, padded, *around
+        how_halved = {"WIDE": triton_size(around[1]), "CHANNELS": min(64, triton_size(padded))}
+        halve_images[lines](x, sizes, high, low, *shapes, *x.stride(), **how_halved)
+        numbers = padded, around[1], around[0] * around[1] * padded, places[1], places[0] * places[1]
+        given = high, low, sizes, halves.high, halves.low, halves.scales, out, rows, outs, halves.high.shape[2]
+        convolve[-(-rows // high_tile), -(-outs // columns)](*given, *numbers, *out.stride(), **how)
+    return out

@@ -44,6 +44,7 @@ from ntkscope.tangent.trace.probed import Probed
 from ntkscope.tangent.trace.terms import Slot, Vector
 
 LOG = logging.getLogger(__name__)
+HALVED = 2  # times a cotangent's size that it takes in halves, the zeros around small images included
 LIVE = 6  # cotangents of the largest call's size that a backward pass holds at a time
 
 
@@ -102,7 +103,8 @@ class Engine(Maker):
                 else func_method.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
             )
         self.spots = Spots(certify is not False)
-        self.execution = Execution.of(subject.device, bool(self._kernels), self.width, certify == "every")
+        splits = precision.splits_calls(subject.dtype, subject.device)
+        self.execution = Execution.of(subject.device, bool(self._kernels), self.width, certify == "every", splits)
         self.reset()
 
     def reset(self) -> None:
@@ -214,13 +216,22 @@ class Engine(Maker):
     def _fitting(self, mode: ExecutionMode, n: int) -> ExecutionMode:
         """As much of a mode as the memory besides the plan's allows: converted kernels, passes back of several heads."""
         kernels = sum(kernel.numel() * kernel.element_size() for kernel in self._kernels)
-        return mode.within(self.spare, kernels, n * self._another)
+        largest = max((leaf.numel() * leaf.element_size() for leaf in self.subject.leaves.values()), default=0)
+        halves = 2 * (largest + n * max(self._sizes, default=0)) if mode.split else 0
+        if halves > self.spare:
+            return replace(mode, split=False).within(self.spare, kernels, n * self._another)
+        each = self._another + (HALVED * max(self._sizes, default=0) if mode.split else 0)
+        return mode.within(self.spare - halves, kernels, n * each)
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Bytes a sample of every call's output."""
+        return [call.shape.numel() // len(self.probed.few) * self.dtype.itemsize for call in self.probed.calls]
 
     @property
     def _another(self) -> int:
         """Bytes a sample that one more head of a pass back takes."""
-        sizes = [call.shape.numel() // len(self.probed.few) * self.dtype.itemsize for call in self.probed.calls]
-        return sum(sizes) + LIVE * max(sizes, default=0)
+        return sum(self._sizes) + LIVE * max(self._sizes, default=0)
 
     @property
     def sharing(self) -> int:

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from ntkscope.tangent.blocks import replaced_calls
 from ntkscope.tangent.blocks.convolution import quick
+from ntkscope.tangent.blocks.linear import split
 from ntkscope.tangent.blocks.norm import still
 from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls, recomputed
 from ntkscope.tangent.model.batches import Batch
@@ -75,7 +76,7 @@ class Watch(TorchFunctionMode):
     """Fills a `Tape` while it is active. `layouts`, by call, widens outputs that do not depend on the sample.
 
     `channels_last`: convolutions are made with their channels innermost; `flipped`: on a GPU too, those are made whose passes
-    back are convolutions.
+    back are convolutions; `split`: on one with tensor cores, products are made in two halves.
     """
 
     def __init__(
@@ -86,11 +87,12 @@ class Watch(TorchFunctionMode):
         quickly: bool = False,
         channels_last: bool = False,
         flipped: bool = False,
+        split: bool = False,
     ) -> None:
         super().__init__()
         self.stills = quickly
         self.quickly = quickly and (flipped or not channels_last)
-        self.channels_last, self.flipped = channels_last, flipped
+        self.channels_last, self.flipped, self.split = channels_last, flipped, split
         self.tape, self.own = Tape(), ReplacedCalls()
         self.n = n
         self.layouts = layouts
@@ -133,8 +135,10 @@ class Watch(TorchFunctionMode):
     def _quick(self, func: Any, arguments: dict[str, Any]) -> Tensor | None:
         """The call made in another, equal way; None where there is none."""
         output = still(func, arguments, self.own)
+        if output is None and self.split:
+            output = split(func, arguments, self.own)
         if output is None and self.quickly:
-            output = quick(func, arguments, self.own, self.flipped, self.channels_last)
+            output = quick(func, arguments, self.own, self.flipped, self.channels_last, self.split)
         return output
 
     def _unruled(self, func: Any, kwargs: Any, used: set[str], output: Any) -> Any:
@@ -218,13 +222,15 @@ def watch(
     quickly: bool = False,
     inner: bool = False,
     flipped: bool = False,
+    split: bool = False,
 ) -> tuple[Tensor, Tape]:
     """One forward pass: the outputs (n, c), with their graph, and the tape.
 
     `quickly`: the graph serves cotangents alone, so calls may be made whose weights get no gradient. `inner`: convolutions have
-    their channels innermost; `flipped`: such calls are made on a GPU too.
+    their channels innermost; `flipped`: such calls are made on a GPU too; `split`: in products of two halves.
     """
-    mode = Watch(subject.leaves, len(batch), layouts, quickly and subject.quickly, inner, flipped)
+    quickly = quickly and subject.quickly
+    mode = Watch(subject.leaves, len(batch), layouts, quickly, inner, flipped, split and quickly)
     with mode:
         outputs = subject(batch)
     return outputs, mode.tape

@@ -10,11 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import ClassVar, TypeAlias, final
 
 import torch
 from jaxtyping import Inexact
 from torch import Tensor
+
+Multiply: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # (n, r, k), (n, k, q) and where it is written
+
+
+def plain_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+    return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,19 @@ class Term(ABC):
         return type(self), self.flipped
 
     @abstractmethod
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
+    def gradient(
+        self,
+        x: Tensor | None,
+        arrived: Tensor,
+        *,
+        ordered: bool = True,
+        out: Tensor | None = None,
+        multiply: Multiply = plain_products,
+    ) -> Tensor:
         """(n, heads, numbers) for cotangents (n, heads, q, …); in the parameter's own order, or in any if not `ordered`.
 
-        `out`: where it may be written, contiguous and of its type; what is returned is it, or not.
+        `out`: where it may be written, contiguous and of its type; what is returned is it, or not. `multiply`: how products of
+        many matrices are made.
         """
 
     @abstractmethod
@@ -135,11 +150,19 @@ class Outer(Term):
     def flipped(self) -> bool:
         return self.transposed
 
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
+    def gradient(
+        self,
+        x: Tensor | None,
+        arrived: Tensor,
+        *,
+        ordered: bool = True,
+        out: Tensor | None = None,
+        multiply: Multiply = plain_products,
+    ) -> Tensor:
         assert x is not None
         a = self.activations(x.to(arrived.dtype))
         reorder = self.reorder if ordered else None
-        return outer_gradient(a, self._canonical(arrived), self.transposed, reorder, out)
+        return outer_gradient(a, self._canonical(arrived), self.transposed, reorder, out, multiply)
 
     def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
         assert x is not None
@@ -186,7 +209,15 @@ class Vector(Term):
     prepare: Callable[[Tensor], Tensor] | None  # the raw input (n, q, …) -> x̂
     reduce: Callable[[Tensor], Tensor]  # b x̂ (n, q, …) -> (n, p), summed over positions
 
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
+    def gradient(
+        self,
+        x: Tensor | None,
+        arrived: Tensor,
+        *,
+        ordered: bool = True,
+        out: Tensor | None = None,
+        multiply: Multiply = plain_products,
+    ) -> Tensor:
         return self.reduced(self.prepared(x), arrived)
 
     def prepared(self, x: Tensor | None) -> Tensor | None:
@@ -221,7 +252,15 @@ class Lookup(Term):
     def flipped(self) -> bool:
         return True
 
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
+    def gradient(
+        self,
+        x: Tensor | None,
+        arrived: Tensor,
+        *,
+        ordered: bool = True,
+        out: Tensor | None = None,
+        multiply: Multiply = plain_products,
+    ) -> Tensor:
         ids, b = self.sides(x, arrived)
         return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), self.rows)
 
@@ -244,7 +283,12 @@ class Lookup(Term):
 
 
 def outer_gradient(
-    a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Tensor], Tensor] | None = None, out: Tensor | None = None
+    a: Tensor,
+    b: Tensor,
+    transposed: bool,
+    reorder: Callable[[Tensor], Tensor] | None = None,
+    out: Tensor | None = None,
+    multiply: Multiply = plain_products,
 ) -> Inexact[Tensor, "n c numbers"]:
     """(n, g, s, i) and (n, c, g, o, s) to the gradient, (n, c, g·o·i), in the parameter's own order given `reorder`.
 
@@ -256,13 +300,13 @@ def outer_gradient(
     n, c, g, o, s = b.shape
     i = a.shape[3]
     if out is not None and g == 1 and reorder is None and not transposed and out.dtype == b.dtype:
-        torch.bmm(b.reshape(n, c * o, s), a.reshape(n, s, i), out=out.view(n, c * o, i))
+        multiply(b.reshape(n, c * o, s), a.reshape(n, s, i), out.view(n, c * o, i))
         return out
     if g == 1:
-        formed = torch.bmm(b.reshape(n, c * o, s), a.reshape(n, s, i)).view(n, c, 1, o, i)
+        formed = multiply(b.reshape(n, c * o, s), a.reshape(n, s, i), None).view(n, c, 1, o, i)
     else:
         blocks = b.transpose(1, 2).reshape(n * g, c * o, s)
-        formed = torch.bmm(blocks, a.reshape(n * g, s, i)).view(n, g, c, o, i).transpose(1, 2)
+        formed = multiply(blocks, a.reshape(n * g, s, i), None).view(n, g, c, o, i).transpose(1, 2)
     if reorder is not None:
         formed = reorder(formed)
     if transposed:

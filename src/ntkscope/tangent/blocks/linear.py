@@ -1,0 +1,62 @@
+"""Affine maps whose products are made on tensor cores, each number in two halves (`split_products`), forward and back.
+
+Passes back that are differentiated once more, those rounded to TF32, and the pass that checks are PyTorch's own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from ntkscope.tangent.blocks import split_products
+from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls, Samplewise
+
+
+class _Split(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, own: ReplacedCalls) -> Tensor:
+        ctx.own = own
+        ctx.save_for_backward(x, weight)
+        return mapped(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        cotangent = cotangents[0]
+        onward = of_weight = of_bias = None
+        if ctx.needs_input_grad[0] and ctx.own.splits:
+            onward = Samplewise.apply(partial(mapped, weight=weight.T), cotangent)
+        elif ctx.needs_input_grad[0]:
+            onward = cotangent @ weight
+        if not ctx.own.alone:
+            rows = cotangent.reshape(-1, len(weight))
+            if ctx.needs_input_grad[1]:
+                of_weight = rows.T @ x.reshape(len(rows), -1)
+            if ctx.needs_input_grad[2]:
+                of_bias = rows.sum(0)
+        return onward, of_weight, of_bias, None
+
+
+def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x Wᵀ + b` along the last axis."""
+    out = x.new_empty(*x.shape[:-1], len(weight))
+    split_products.product(x.reshape(1, -1, x.shape[-1]), weight[None], bias, out.view(1, -1, len(weight)))
+    return out
+
+
+def split(function: Any, arguments: dict[str, Any], own: ReplacedCalls) -> Tensor | None:
+    """The call made so; None for other calls, and where float32 units are as fast."""
+    if function is not F.linear:
+        return None
+    x, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
+    if weight.dim() != 2 or any(
+        value.dtype not in split_products.NUMBERS for value in (x, weight, bias) if value is not None
+    ):
+        return None
+    if not split_products.worthwhile(x.numel() // max(1, x.shape[-1]), *weight.shape):
+        return None
+    return _Split.apply(x, weight, bias, own)
