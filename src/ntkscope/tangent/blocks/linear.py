@@ -1,6 +1,7 @@
 """Affine maps whose products are made on tensor cores, each number in two halves (`split_products`), forward and back.
 
-Passes back that are differentiated once more, those rounded to TF32, and the pass that checks are PyTorch's own.
+Passes back that are differentiated once more, and those rounded to TF32, are PyTorch's own. The pass that checks uses cuBLAS:
+it must not be wrong where what it checks is.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from ntkscope.core.machine.tensor_cores import tensor_cores
 from ntkscope.tangent.blocks import split_products
 from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls, Samplewise
 
@@ -31,14 +34,31 @@ class _Split(Function):
         if ctx.needs_input_grad[0] and ctx.own.splits:
             onward = Samplewise.apply(partial(mapped, weight=weight.T), cotangent)
         elif ctx.needs_input_grad[0]:
-            onward = cotangent @ weight
+            onward = cotangent @ weight if torch.is_grad_enabled() else in_three(cotangent, weight)
         if not ctx.own.alone:
             rows = cotangent.reshape(-1, len(weight))
             if ctx.needs_input_grad[1]:
-                of_weight = rows.T @ x.reshape(len(rows), -1)
+                of_weight = in_three(rows.T, x.reshape(len(rows), -1))
             if ctx.needs_input_grad[2]:
                 of_bias = rows.sum(0)
         return onward, of_weight, of_bias, None
+
+
+def in_three(left: Tensor, right: Tensor) -> Tensor:
+    """`left @ right` by cuBLAS: three TF32 products of numbers in two parts, which leave out 2⁻²² of a number at most.
+
+    Where TF32 is allowed, or may not be had, one product.
+    """
+    if left.dtype != torch.float32 or not left.is_cuda or torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return left @ right
+    (high, low), (other_high, other_low) = _parts(left), _parts(right)
+    with tensor_cores(True):
+        return (low @ other_high).add_(high @ other_low).add_(high @ other_high)
+
+
+def _parts(value: Tensor) -> tuple[Tensor, Tensor]:
+    high = (value.view(torch.int32) & -(2**13)).view(torch.float32)
+    return high, value - high
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -25,7 +25,8 @@ SHORTEST, MIDDLE, LONGEST = 2**11, 2**13, 2**16  # terms of a part; up to the se
 FEW = 2**19  # entries of a product, up to which halving its sides is what takes time
 PROGRAMS = 264  # tiles and parts that keep the processors of a GPU busy
 TILE: dict[str, Any] = {"ROWS": 128, "COLUMNS": 128, "STEP": 64, "GROUP": 8, "num_warps": 8, "num_stages": 3}
-NARROW = {"COLUMNS": 64, "num_warps": 4}
+SHORT = TILE | {"COLUMNS": 64, "num_warps": 4}  # where little is added before a tile is written
+SMALL = SHORT | {"ROWS": 64, "num_stages": 4}  # of few rows and columns
 WORTH = 2e8  # operations of a product, below which launches cost more than it gains
 LEAST = 32  # rows and columns, below which most of a tile would be empty
 WIDEST = 512  # sides of images, lines of which are turned as a whole
@@ -85,7 +86,7 @@ def worthwhile(rows: int, columns: int, inner: int, groups: int = 1) -> bool:
 
 def part_for(groups: int, rows: int, columns: int, inner: int) -> int:
     """How long parts are: few tiles leave processors idle unless their inner axis is cut."""
-    tiles = groups * -(-rows // TILE["ROWS"]) * -(-columns // TILE["COLUMNS"])
+    tiles = groups * tiles_of(rows, columns, tile_for(rows, columns, inner))
     part = MIDDLE if rows * columns <= FEW else LONGEST
     while part > SHORTEST and tiles * -(-inner // part) < PROGRAMS:
         part //= 2
@@ -119,6 +120,19 @@ def step_for(inner: int) -> int:
     return next(step for step in (16, 32, TILE["STEP"]) if inner <= 5 * step or step == TILE["STEP"])
 
 
+def tile_for(rows: int, columns: int, inner: int) -> dict[str, Any]:
+    """How a product is cut into tiles."""
+    if max(rows, columns) <= SMALL["ROWS"]:
+        tile = SMALL
+    else:
+        tile = TILE if step_for(inner) == TILE["STEP"] else SHORT
+    return tile | {"STEP": step_for(inner)}
+
+
+def tiles_of(rows: int, columns: int, tile: dict[str, Any]) -> int:
+    return -(-rows // tile["ROWS"]) * -(-columns // tile["COLUMNS"])
+
+
 def triton_size(length: int) -> int:
     return 1 << max(4, (length - 1).bit_length())
 
@@ -139,13 +153,13 @@ def multiplied(
     (g, rows, padded), columns, parts = left.high.shape, right.high.shape[1], left.scales.shape[2]
     if out is None:
         out = torch.empty(g, parts, rows, columns, dtype=torch.float32, device=left.high.device)
-    how = TILE | {"STEP": step_for(padded), "BIASED": bias is not None, "PART": left.part}
-    how |= NARROW if how["STEP"] < TILE["STEP"] else {}  # little is added before a tile is written
-    tiles = -(-rows // how["ROWS"]) * -(-columns // how["COLUMNS"])
+    tile = tile_for(rows, columns, padded)
     sides = left.high, left.low, left.scales, right.high, right.low, right.scales
     with torch.cuda.device(left.high.device):
         below = rows if diagonal is None else diagonal
-        multiply[tiles, g * parts](*sides, bias, out, rows, columns, padded, parts, below, **how)
+        multiply[tiles_of(rows, columns, tile), g * parts](
+            *sides, bias, out, rows, columns, padded, parts, below, BIASED=bias is not None, PART=left.part, **tile
+        )
     if parts == 1:
         return out.view(g, rows, columns)
     return out.sum(1, dtype=torch.float64)
