@@ -25,14 +25,14 @@ def everything_deferred() -> Iterator[None]:
 
 
 @contextmanager
-def planned_as(rows: int, columns: int, block: int, forming: int) -> Iterator[None]:
+def planned_as(rows: int, columns: int, block: int, forming: int, passes: int = 1) -> Iterator[None]:
     """Kernels in memory are made in tiles of `rows` by `columns` samples, however few; of one set of inputs in squares."""
     before: Any = products.roomy
 
     def planned(n: int, m: int | None, *rest: Any) -> Plan:
         side, most = min(n, m or n), max(n, m or n)
         across = min(columns, most) if m is not None else min(rows, side)
-        return Plan(min(rows, side), block, 2**21, 1, across, forming)
+        return Plan(min(rows, side), block, 2**21, 1, across, forming, passes=passes)
 
     products.roomy = planned  # type: ignore[assignment]
     try:

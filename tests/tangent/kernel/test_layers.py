@@ -69,9 +69,12 @@ def test_the_same_kernel(case: Callable[[], Case], name: str) -> None:
     before = state(model)
     for other in (None, x[:5] + 0.5, torch.cat([x, x + 1])):
         blocks = ns.kernel(name, model, x, other, schedule="blocks")
-        for rows, columns, block, forming in ((N, 30, 4, 2**30), (6, 7, 3, 20_000)):
-            with everything_deferred(), planned_as(rows, columns, block, forming):
+        plans = ((N, 30, 4, 2**30, 1), (6, 7, 3, 20_000, 1), (N, 30, 4, 2**30, 2), (6, 7, 3, 20_000, 3))
+        for rows, columns, block, forming, passes in plans:
+            with everything_deferred(), planned_as(rows, columns, block, forming, passes):
                 found = ns.kernel(name, model, x, other)
+            assert found.coverage.samples_run % passes == 0
+            assert found.coverage.methods.keys() == blocks.coverage.methods.keys()
             assert found.meta["plan"].layered
             assert_kernel_close(found.dense(), blocks.dense(), SAME)
             for mine, theirs in (
@@ -84,6 +87,18 @@ def test_the_same_kernel(case: Callable[[], Case], name: str) -> None:
             if other is None:
                 assert torch.equal(found.dense(), found.dense().T)
     assert_unchanged(model, before)
+
+
+def test_passes_go_no_deeper_than_their_layers() -> None:
+    model, x = convolutional()
+    ran, flops = [], []
+    for passes in (1, 2, 4):
+        with everything_deferred(), planned_as(N, N, N, 2**30, passes):
+            found = ns.kernel("trntk0", model, x)
+        ran.append(found.coverage.samples_run)
+        flops.append(found.coverage.flops["capture"])
+    assert ran[:2] == [N, 2 * N]
+    assert flops[0] < flops[1] < 1.7 * flops[0] < flops[2] < 3 * flops[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -109,8 +124,9 @@ def agrees(family: str, data: st.DataObject) -> None:
     x2 = x.flip(0)[: max(1, n - 1)] if data.draw(st.booleans(), label="two sets") else None
     rows, columns, block = (data.draw(st.integers(1, n), label=label) for label in ("rows", "columns", "block"))
     forming = data.draw(st.sampled_from([1, 4000, 2**30]), label="forming")
+    passes = data.draw(st.integers(1, 4), label="passes")
     blocks = ns.kernel(name, drawn.model, x, x2, schedule="blocks").dense()
-    with everything_deferred(), planned_as(rows, columns, block, forming):
+    with everything_deferred(), planned_as(rows, columns, block, forming, passes):
         found = ns.kernel(name, drawn.model, x, x2)
     assert_kernel_close(found.dense(), blocks, SAME)
     assert_kernel_close(found.dense(), expected(name, drawn.model, x, x2), 1e-10)

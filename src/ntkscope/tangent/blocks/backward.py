@@ -152,11 +152,12 @@ def capture(
     precision: Precision,
     weights: Tensor | None = None,
     mode: ExecutionMode = PLAIN,
+    leaves: Params | None = None,
 ) -> BackwardPass:
     """One forward pass, one backward pass per head, and the func method for the parameters that need it.
 
-    With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`). `mode`
-    changes memory formats and how many heads share a backward pass, and no numbers but for rounding.
+    With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of `leaves`, all chosen ones unless given
+    (`truth`). `mode` changes memory formats and how many heads share a backward pass, and no numbers but for rounding.
 
     Where the head is a sum of outputs, which may cancel (the rows of a trained readout add up to nearly nothing), passes back
     are made in full float32 whatever the precision: rounded first and summed then, little but the rounding would be left.
@@ -181,7 +182,7 @@ def capture(
         calls = [replace(call, edge=None) for call in tape.calls]
         del outputs, tape
     short = precision.name == "bf16" and not heads.summed  # whose tolerance is far above what TF32 rounds
-    truth = {} if weights is None else autograd_gradients(subject, headed, weights, short=short)
+    truth = {} if weights is None else autograd_gradients(subject, headed, weights, leaves, short=short)
     values = headed.detach()
     del headed  # and with it the graph
     with _passes_back(heads):
@@ -293,12 +294,14 @@ class _Vectors:
             self.made[k, t][:, heads] = part
 
 
-def autograd_gradients(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = False) -> Params:
+def autograd_gradients(
+    subject: Subject, headed: Tensor, weights: Tensor, leaves: Params | None = None, *, short: bool = False
+) -> Params:
     """What autograd says of a weighted sum of all heads; calls made in another, equal way give their weights' share too.
 
     In full float32 unless `short`.
     """
-    leaves = subject.leaves
+    leaves = subject.leaves if leaves is None else leaves
     if not headed.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     with tensor_cores(short), any_order(subject.device):

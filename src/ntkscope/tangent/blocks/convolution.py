@@ -52,9 +52,6 @@ class _Flipped(Function):
             ctx.flipped = _turned(weight).contiguous(memory_format=layout)
         ctx.flip, ctx.split, ctx.padding, ctx.dilation, ctx.own = flip, split, list(padding), list(dilation), own
         ctx.save_for_backward(x, weight)
-        if split:
-            out = split_products.convolved(x, weight, padding)
-            return out if bias is None else out.add_(bias[:, None, None])
         return BY_DIMENSION[dims](x, weight, bias, 1, list(padding), list(dilation))
 
     @staticmethod

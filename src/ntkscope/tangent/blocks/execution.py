@@ -25,6 +25,7 @@ AHEAD = 4  # blocks to come, or of earlier calls, from which on another mode is 
 GAIN = 0.97  # of the plain mode's time, which another must stay below
 LAUNCHES = 0.2  # of a block's time, which three samples alone take: from there on launches may be what it costs
 BLOCK, LONGEST = 256, 4096  # samples of a block while modes are compared, and once one was chosen
+LONG = 1024  # samples on which they are compared before the first block, at most
 RUNS = 14  # of some samples before the first block, at most
 SLOWER = 1.3  # times the plain mode's time, beyond which nothing more is tried with that layout
 ALIKE = 1.5  # blocks whose lengths differ by less than this factor are compared
@@ -108,9 +109,10 @@ class Execution:
         return BLOCK if worse else LONGEST
 
     @staticmethod
-    def compared(samples: int) -> int:
-        """On how many of so many samples modes are compared before the first block."""
-        return min(samples, BLOCK)
+    def compared(samples: int, fitting: int) -> int:
+        """On how many of so many samples modes are compared before the first block, where so many fit: more than a usual
+        block's where that takes little, since launches weigh less in long blocks."""
+        return min(samples, max(min(BLOCK, fitting // 2), min(LONG, fitting // 4)))
 
     def compare(
         self,

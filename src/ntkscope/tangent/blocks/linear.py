@@ -18,6 +18,8 @@ from ntkscope.core.machine.tensor_cores import tensor_cores
 from ntkscope.tangent.blocks import split_products
 from ntkscope.tangent.blocks.replaced_calls import ReplacedCalls, Samplewise
 
+LARGE = 2e10  # operations of a product of the pass that checks, from which on three short ones are faster
+
 
 class _Split(Function):
     @staticmethod
@@ -47,9 +49,10 @@ class _Split(Function):
 def in_three(left: Tensor, right: Tensor) -> Tensor:
     """`left @ right` by cuBLAS: three TF32 products of numbers in two parts, which leave out 2⁻²² of a number at most.
 
-    Where TF32 is allowed, or may not be had, one product.
+    One product where TF32 is allowed, or may not be had, or launches cost more than it gains.
     """
-    if left.dtype != torch.float32 or not left.is_cuda or torch.backends.cuda.matmul.fp32_precision == "tf32":
+    short = 2.0 * left.numel() * right.shape[-1] < LARGE or torch.backends.cuda.matmul.fp32_precision == "tf32"
+    if short or left.dtype != torch.float32 or not left.is_cuda:
         return left @ right
     (high, low), (other_high, other_low) = _parts(left), _parts(right)
     with tensor_cores(True):

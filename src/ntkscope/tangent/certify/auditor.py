@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ntkscope.core import NtkscopeError, NumericalError, UsageError, generator
+from ntkscope.core import NtkscopeError, NumericalError, Params, UsageError, generator
 from ntkscope.tangent.blocks.features import DenseFeature, FactoredFeature, Feature, bundle, joined, small
 from ntkscope.tangent.blocks.heads import Heads
 from ntkscope.tangent.certify.comparison import (
@@ -99,12 +99,14 @@ class Auditor(Account):
     mode: str | bool
     precision: str
     seed: int = 0
+    leaves: Params = field(default_factory=dict)  # whose gradients are compared, where they are not all
     vectors: dict[int, Tensor] = field(default_factory=dict)
     pending: Pending = field(default_factory=Pending)
     small: Small | None = None
 
     def __post_init__(self) -> None:
         self.spots = Spots(self.mode is not False, self.seed)
+        self.leaves = self.leaves or self.subject.leaves
 
     @property
     def tolerance(self) -> float:
@@ -173,10 +175,8 @@ class Auditor(Account):
             return self.heads(outputs)
 
         with _told(rows.count(len(batch)), len(batch)):
-            values, grads = pulled(self.subject, batch.map(rows), heads, rows(weights))
-        sums = {
-            name: dense(grad, leaf).to(_wide(leaf)) for (name, leaf), grad in zip(self.subject.leaves.items(), grads)
-        }
+            values, grads = pulled(self.subject, batch.map(rows), heads, rows(weights), self.leaves)
+        sums = {name: dense(grad, leaf).to(_wide(leaf)) for (name, leaf), grad in zip(self.leaves.items(), grads)}
         return sums, HeldOut(rows, values, seen[0])
 
     def _outputs(self, batch: Batch, rows: Some | None = None) -> HeldOut:

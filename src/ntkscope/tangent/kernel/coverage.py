@@ -41,13 +41,15 @@ class Coverage:
     execution: str = ""  # how blocks were run through the network and back, and what that was compared with
 
     def __add__(self, other: Coverage) -> Coverage:
-        """The same methods, what both took together."""
+        """What both took together, of the same parameters or of others."""
         both = ((self.seconds, other.seconds), (self.stages, other.stages), (self.flops, other.flops))
         seconds, stages, flops = (
             {key: left.get(key, 0.0) + right.get(key, 0.0) for key in {**left, **right}} for left, right in both
         )
+        methods, numbers = {**self.methods, **other.methods}, {**self.numbers, **other.numbers}
+        ran = self.samples_run + other.samples_run
         return replace(
-            self, seconds=seconds, stages=stages, flops=flops, samples_run=self.samples_run + other.samples_run
+            self, methods=methods, numbers=numbers, seconds=seconds, stages=stages, flops=flops, samples_run=ran
         )
 
     def times(self, factor: float) -> Coverage:

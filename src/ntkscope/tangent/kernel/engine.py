@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -64,8 +65,11 @@ class Engine(Maker):
         fallback: Fallback | None = None,
         profile: bool = False,
         certify: str | bool = "every",
+        names: Collection[str] | None = None,
     ) -> None:
+        """`names`: the parameters whose products are made, all that were chosen unless given."""
         self.subject, self.heads, self.full, self.precision = subject, heads, full, precision
+        self.leaves = {name: leaf for name, leaf in subject.leaves.items() if names is None or name in names}
         fallback = fallback or Fallback()
         self.profile, self.fallback, self.certify = profile, fallback, certify
         self.probed = sample if isinstance(sample, Probed) else Probed.of(subject, sample)
@@ -78,29 +82,36 @@ class Engine(Maker):
         self.width = heads.width(self.probed.findings.outputs)
         self.findings = replace(found, func=found.func | fallback.func)
         self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())
+        ruled = self.leaves.keys() - self.findings.func
+        calls = [call for call in self.probed.calls if any(term.slot.name in ruled for term in call.terms)]
         self.arrived_bytes = sum(
             call.shape.numel() // len(few) * (precision.factors if call.outer else subject.dtype).itemsize
-            for call in self.probed.calls
-            if call.kept and any(term.slot.name not in self.findings.func for term in call.terms)
+            for call in calls
+            if call.kept
         )
-        vectors = [term for call in self.probed.calls for term in call.terms if isinstance(term, Vector)]
+        vectors = [term for call in calls for term in call.terms if isinstance(term, Vector)]
         self.arrived_bytes += sum(_slot_numbers(subject, term.slot) for term in vectors) * subject.dtype.itemsize
         norms = [  # what cotangents of every head are multiplied with
             call.shape.numel() // len(few) * subject.dtype.itemsize
-            for call in self.probed.calls
+            for call in calls
             if any(isinstance(term, Vector) and term.prepare is not None for term in call.terms)
         ]
         self.prepared_bytes = sum(norms) + max(norms, default=0)  # and one such product
-        self.pieces = pieces(subject, self.probed.calls, self.findings, self.width, full, len(few))
-        self.forward_cost = sum(piece.forward_cost for piece in self.pieces)
+        made = pieces(subject, self.probed.calls, self.findings, self.width, full, len(few))
+        self.pieces = [piece for piece in made if piece.name in self.leaves]
+        lowest = min((k for piece in self.pieces for k, _ in piece.members), default=0)
+        self.forward_cost = sum(piece.forward_cost for piece in made)
+        self.backward_cost = sum(  # of a pass that goes no deeper than to these parameters
+            piece.forward_cost for piece in made if max((k for k, _ in piece.members), default=lowest) >= lowest
+        )
         self.deferral = deferral(self.pieces, self.probed.calls, self.width, len(few), precision)
-        names = sorted(self.findings.func)
+        others = sorted(self.findings.func & self.leaves.keys())
         self.func = ""
-        if names:
+        if others:
             self.func = (
                 "loop"
                 if fallback.loop
-                else func_method.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
+                else func_method.choose(subject, few, others, heads.part(0, min(2, self.width)))[0]
             )
         self.spots = Spots(certify is not False)
         splits = precision.splits_calls(subject.dtype, subject.device)
@@ -116,7 +127,7 @@ class Engine(Maker):
         self.auditor = self._auditor(0)
 
     def _auditor(self, seed: int) -> Auditor:
-        auditor = Auditor(self.subject, self.heads, self.certify, self.precision.name, seed)
+        auditor = Auditor(self.subject, self.heads, self.certify, self.precision.name, seed, self.leaves)
         auditor.spots = self.spots
         if self.fallback.func:
             auditor.fell_back = [f"{name} ({self.func})" for name in sorted(self.fallback.func)]
@@ -155,9 +166,8 @@ class Engine(Maker):
         if not (self.execution.patient and self.execution.tries and watched) or self.execution.settled:
             return
         passing = self.footprint.passing
-        wanted = self.execution.compared(len(x))
-        count = min(wanted, int(0.5 * room / passing))
-        if count < min(wanted, LEAST):
+        count = self.execution.compared(len(x), int(room / passing))
+        if count < min(len(x), LEAST):
             return
         few, self.spare = self.subject.placed(x[:count]), room - count * passing
         weights = torch.ones(count, self.width, dtype=torch.float64, device=self.device)  # certified, as blocks are
@@ -181,7 +191,7 @@ class Engine(Maker):
         with self.clock("capture"):
             backward_pass = self._run(batch, fitting, None if check is None else check.weights)
         watch.stop()
-        self.count("capture", 2.0 * self.forward_cost * n * (1 + self.width + 2 * (check is not None)))
+        self.count("capture", 2.0 * n * self._capture_cost(check is not None))
         if check is not None:
             self.count("certificate", 2.0 * self.forward_cost * (3 + n / (8 if n > LEAST else 1)))
             with self.clock("certificate"), tensor_cores(False), any_order(self.device):
@@ -191,9 +201,13 @@ class Engine(Maker):
             self.execution.took(mode, n, watch.seconds)
         return backward_pass
 
+    def _capture_cost(self, checked: bool) -> float:
+        """Multiply-adds of running a sample and back; a pass more checks it."""
+        return float(self.forward_cost + (self.width + 2 * checked) * self.backward_cost)
+
     def _run(self, batch: Batch, mode: ExecutionMode, weights: Tensor | None = None) -> BackwardPass:
         parts = self.findings, self.pieces, self.heads, self.func, self.precision
-        return capture(self.subject, batch, *parts, weights, mode)
+        return capture(self.subject, batch, *parts, weights, mode, self.leaves)
 
     def _vet(self, mode: ExecutionMode) -> float | None:
         """Seconds that the probed samples take in the plain mode; None where another mode has other factors for them."""
@@ -211,17 +225,21 @@ class Engine(Maker):
     def _kernels(self) -> list[Tensor]:
         """The kernels of convolutions of images."""
         names = {piece.name for piece in self.pieces if piece.members}
-        return [leaf for name, leaf in self.subject.leaves.items() if leaf.dim() == 4 and name in names]
+        return [leaf for name, leaf in self.leaves.items() if leaf.dim() == 4 and name in names]
 
     def _fitting(self, mode: ExecutionMode, n: int) -> ExecutionMode:
         """As much of a mode as the memory besides the plan's allows: converted kernels, passes back of several heads."""
         kernels = sum(kernel.numel() * kernel.element_size() for kernel in self._kernels)
         largest = max((leaf.numel() * leaf.element_size() for leaf in self.subject.leaves.values()), default=0)
-        halves = 2 * (largest + n * max(self._sizes, default=0)) if mode.split else 0
+        halves = 2 * largest + n * self._halves if mode.split else 0
         if halves > self.spare:
-            return replace(mode, split=False).within(self.spare, kernels, n * self._another)
-        each = self._another + (HALVED * max(self._sizes, default=0) if mode.split else 0)
-        return mode.within(self.spare - halves, kernels, n * each)
+            return self._fitting(replace(mode, split=False), n)
+        return mode.within(self.spare - halves, kernels, n * (self._another + self._halves * mode.split))
+
+    @property
+    def _halves(self) -> int:
+        """Bytes a sample of what is split at a time."""
+        return HALVED * max(self._sizes, default=0)
 
     @property
     def _sizes(self) -> list[int]:
@@ -236,7 +254,8 @@ class Engine(Maker):
     @property
     def sharing(self) -> int:
         """Bytes a sample that the execution mode takes besides, once it was chosen: several heads that share a pass."""
-        return (self.execution.mode.together - 1) * self._another if self.execution.settled else 0
+        mode = self.execution.mode if self.execution.settled else PLAIN
+        return (mode.together - 1) * self._another + mode.together * self._halves * mode.split
 
     @property
     def loops(self) -> bool:
@@ -278,7 +297,7 @@ class Engine(Maker):
             kind.itemsize for kind in (self.dtype, self.precision.storage, self.precision.factors)
         )
         forming = {piece: _forming_bytes(piece, self.width, itemsize, storage, factors) for piece in self.pieces}
-        checks = 0 if self.certify is False else 3 * self.subject.parameters * itemsize
+        checks = 0 if self.certify is False else 3 * sum(leaf.numel() for leaf in self.leaves.values()) * itemsize
         model = self.subject.model
         added_up = (self.heads.summed or self.heads.sketch is not None) and self.dtype != torch.float64
         # a copy in float64, which may have to tell rounding from samples that mix
@@ -303,9 +322,7 @@ class Engine(Maker):
             caching=capture + max(late, default=0) if cuda else 0,
             check=checks * 2 // 3,  # of the block, and of one sample alone
             short=storage == 2,
-            capture_cost=float(
-                self.forward_cost * (1 + self.width + 2 * bool(checks * 2 // 3))
-            ),  # a pass more that checks
+            capture_cost=self._capture_cost(bool(checks * 2 // 3)),
             forming_cost=sum(forming_cost(piece, self.width) for piece in self.pieces),
             again_cost=self.deferral.again,
         )
@@ -320,15 +337,41 @@ class Engine(Maker):
 
     def part(self, start: int, stop: int) -> Engine:
         """The same for some of the heads; the account of its checks is this one's."""
+        return self._of(self.heads.part(start, stop), self.leaves)
+
+    def layers(self, count: int) -> list[Engine]:
+        """The same for `count` groups of parameters, in the order of the layers that use them, about equal in what factors
+        take; fewer where there are not so many layers."""
+        first: dict[str, int] = {name: len(self.probed.calls) for name in self.leaves}
+        for k, call in enumerate(self.probed.calls):
+            for term in call.terms:
+                first[term.slot.name] = min(k, first.get(term.slot.name, k))
+        kept = dict.fromkeys(self.leaves, 0)
+        for piece in self.pieces:
+            kept[piece.name] += min(piece.feature_numbers(self.width), piece.forming_numbers(self.width) // 2)
+        names = sorted(self.leaves, key=first.__getitem__)
+        reached = list(accumulate(kept[name] for name in names))
+        groups = [
+            {
+                name
+                for name, end in zip(names, reached)
+                if at == min(count - 1, (end - 1) * count // max(1, reached[-1]))
+            }
+            for at in range(count)
+        ]
+        return [self._of(self.heads, group) for group in groups if group]
+
+    def _of(self, heads: Heads, names: Collection[str]) -> Engine:
         other = Engine(
             self.subject,
             self.probed,
-            self.heads.part(start, stop),
+            heads,
             full=self.full,
             precision=self.precision,
             fallback=self.fallback,
             profile=self.profile,
             certify=self.certify,
+            names=names,
         )
         other.chosen, other.execution, other.spare = self.chosen, self.execution, self.spare
         return other
@@ -348,7 +391,7 @@ class Engine(Maker):
         return made
 
     def _new_clock(self) -> StageClock:
-        return StageClock(self.subject.device, self.profile, seconds=dict.fromkeys(self.subject.leaves, 0.0))
+        return StageClock(self.subject.device, self.profile, seconds=dict.fromkeys(self.leaves, 0.0))
 
     def twin(self) -> Engine:
         """The same engine for another thread: its own modules, the parameters shared.
@@ -359,6 +402,7 @@ class Engine(Maker):
             raise ValueError("a model that keeps a state of its own is run by one thread")
         other = copy.copy(self)
         other.subject = self.subject.twin()
+        other.leaves = {name: other.subject.leaves[name] for name in self.leaves}
         if differing(answer(self.subject, self.probed.few), answer(other.subject, self.probed.few)):
             raise ValueError("a copy of the model does not do what the model does")
         other.timing, other.ran = other._new_clock(), 0
@@ -378,11 +422,11 @@ class Engine(Maker):
         return self.auditor.certificate()
 
     def coverage(self) -> Coverage:
-        methods: dict[str, str] = dict.fromkeys(self.subject.leaves, "unused")
+        methods: dict[str, str] = dict.fromkeys(self.leaves, "unused")
         for piece in self.pieces:
             known = methods[piece.name]
             methods[piece.name] = piece.method if known in ("unused", piece.method) else f"{known}+{piece.method}"
-        numbers = {name: leaf.numel() for name, leaf in self.subject.leaves.items()}
+        numbers = {name: leaf.numel() for name, leaf in self.leaves.items()}
         spent = self.timing.read()
         return Coverage(
             methods,

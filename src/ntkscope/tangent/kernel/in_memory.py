@@ -167,6 +167,7 @@ def multiplied(
     makers[0].compare_modes(x1, each.slack * memory - result)
     each = replace(each, longest=makers[0].longest(n + (m or 0)))
     plan = roomy(n, m, each, memory, kept, threads, schedule, makers[0].sharing)
+    makers = makers[0].layers(plan.passes) if plan.passes > 1 else makers
     across = (plan.columns if m is not None else None) if plan.layered else m or n
     cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
     cut["wide"] = each.wide(plan.resident, plan.block)

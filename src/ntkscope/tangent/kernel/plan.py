@@ -148,7 +148,8 @@ class Plan:
 
     `workers` blocks pass by at once, each with a workspace of its own. With `forming` bytes, the schedule is "layers": factors
     of `resident` rows and `columns` columns stay, and gradients of one layer at a time are formed in so many bytes; `gain`:
-    how many times less work that is than "blocks", by the estimate it was chosen by.
+    how many times less work that is than "blocks", by the estimate it was chosen by. `passes`: how many times samples are run,
+    each for some of the layers.
     """
 
     resident: int
@@ -158,6 +159,7 @@ class Plan:
     columns: int = 0
     forming: int = 0
     gain: float = 0.0
+    passes: int = 1
 
     @property
     def layered(self) -> bool:
@@ -175,8 +177,9 @@ class Plan:
             side_by_side = f", {self.workers} at once" if self.workers > 1 else ""
             return f"blocks: features of {self.resident} samples stay, blocks of {self.block} pass by{side_by_side}"
         chosen = f"; {self.gain:.1f} times less work than blocks" if self.gain else ""
+        several = f" in {self.passes} passes" if self.passes > 1 else ""
         return (
-            f"layers: factors of {self.resident} × {self.columns} samples stay, run in blocks of {self.block}, gradients"
+            f"layers: factors of {self.resident} × {self.columns} samples stay, run{several} in blocks of {self.block}, gradients"
             f" formed layer by layer in {show_bytes(self.forming)}{chosen}"
         )
 

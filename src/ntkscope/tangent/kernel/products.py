@@ -111,6 +111,10 @@ class Maker(ABC):
         """This, or one for every group of so many of its heads (0: all of them)."""
         return [self]
 
+    def layers(self, count: int) -> Sequence[Maker]:
+        """This, or one for each of about so many groups of its layers."""
+        return [self]
+
     def group_footprint(self, heads: int) -> Footprint:
         """What a sample takes where so many heads are taken at once."""
         return self.footprint

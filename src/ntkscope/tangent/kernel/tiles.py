@@ -179,6 +179,8 @@ class Tiles:
 
     def hold(self, i: int, group: int = 0) -> Row:
         """The features of row i, which are kept until another row, or group of heads, is asked for."""
+        if self._passed is not None and self._passed.group != group:
+            self._passed = None
         if self._row is None or (self._row.number, self._row.group) != (i, group):
             self._row = None
             if self.forming and self._room is None and self.device.type in ROOMY:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ntkscope.core import NtkscopeError, UsageError, generator
+from ntkscope.core import NtkscopeError, Params, UsageError, generator
 from ntkscope.core.model.calling import logits
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.model.subject import NOT_THE_MODEL, Subject
@@ -60,12 +60,15 @@ def _by_backward(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequ
             p.grad = grad
 
 
-def pulled(subject: Subject, batch: Batch, heads: Heads, weights: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-    """The outputs (n, heads) of a batch and `Σ_ic w_ic ∂f_c(x_i)/∂θ` for every leaf: one forward, one backward pass."""
+def pulled(
+    subject: Subject, batch: Batch, heads: Heads, weights: Tensor, leaves: Params | None = None
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The outputs (n, heads) of a batch and `Σ_ic w_ic ∂f_c(x_i)/∂θ` for every leaf, or some: one pass forward, one back."""
+    leaves = subject.leaves if leaves is None else leaves
     values = heads(subject(batch))
     if not values.requires_grad:
-        return values.detach(), [None] * len(subject.leaves)
-    return values.detach(), pull(subject, values, weights.to(values), list(subject.leaves.values()))
+        return values.detach(), [None] * len(leaves)
+    return values.detach(), pull(subject, values, weights.to(values), list(leaves.values()))
 
 
 def answer(subject: Subject, batch: Batch, *, plainly: bool = False) -> dict[str, Tensor | None]:
