@@ -179,8 +179,8 @@ class Plan:
         chosen = f"; {self.gain:.1f} times less work than blocks" if self.gain else ""
         several = f" in {self.passes} passes" if self.passes > 1 else ""
         return (
-            f"layers: factors of {self.resident} × {self.columns} samples stay, run{several} in blocks of {self.block}, gradients"
-            f" formed layer by layer in {show_bytes(self.forming)}{chosen}"
+            f"layers: factors of {self.resident} × {self.columns} samples stay, run{several} in blocks of {self.block},"
+            f" gradients formed layer by layer in {show_bytes(self.forming)}{chosen}"
         )
 
 
