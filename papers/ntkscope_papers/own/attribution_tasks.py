@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.sentences import build_encoder, on, sentences
 
 LENGTH = 40  # tokens of a sentence
+SHORT = 24  # of a sentence to fine-tune on; 1.1 % of CoLA's are longer and are cut
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Recipe:
     """How a task's networks are trained, how many per subset, how many at a time.
 
     `removals`: repeats of real removals. `full`: checkpoints for which the whole eNTK is computed. `how`: further settings of
-    `fit`.
+    `fit`. `tf32`: whether a GPU may round the products of retrained networks, never those of the networks that are explained.
     """
 
     dataset: str
@@ -38,6 +41,7 @@ class Recipe:
     removals: int = 0
     together: int = 500
     full: int = 5
+    tf32: bool = True
     how: Mapping[str, Any] = field(default_factory=lambda: {"optimizer": "adam", "weight_decay": 0.0})
 
 
@@ -60,10 +64,17 @@ class Task:
     how: Mapping[str, Any]
     recipe: Recipe
     encoder: str = ""  # of sentences as tokens
+    words: list[int] = field(default_factory=list)  # of its vocabulary, those that occur
+
+    @cached_property
+    def _encoder(self) -> nn.Module:
+        """Read once: a thousand networks begin as copies of it."""
+        encoder = fewer_words(build_encoder(self.encoder, 0).get_submodule("encoder"), self.words)
+        return encoder.to(self.train.y.device)
 
     def build(self, seed: int) -> nn.Module:
         if not isinstance(self.train.x, Tensor):
-            return Sentences(build_encoder(self.encoder, seed))
+            return Sentences(models.build("text", encoder=copy.deepcopy(self._encoder), classes=2, seed=seed))
         shape = self.train.x.shape[1:]
         large = shape[-1] >= 16
         options: dict[str, Any] = {"classes": self.classes, "seed": seed}
@@ -85,11 +96,11 @@ def task(name: str, run: Run, recipes: Mapping[str, Recipe] = RECIPES) -> Task:
     config: Any = run.experiment
     recipe, device = recipes[name], run.device
     dataset = config.dataset or recipe.dataset
-    encoder = ""
+    encoder, words = "", list[int]()
     if name.startswith("minilm"):
         split = _features(run)
     elif name.startswith("finetuned"):
-        split, encoder = _tokens(run)
+        split, encoder = _tokens(run, SHORT)
     else:
         split = data.load(dataset, root=run.root, seed=0)
     if name.startswith("cnn") and dataset == "digits":  # two of its classes in CIFAR-2's place
@@ -98,13 +109,15 @@ def task(name: str, run: Run, recipes: Mapping[str, Recipe] = RECIPES) -> Task:
     points = chosen_points(split.train.y, config.points or recipe.points, run.seed)
     items = chosen_points(split.test.y, config.items, run.seed)
     train, test = split.train.take(torch.from_numpy(points)), split.test.take(torch.from_numpy(items))
+    if encoder:
+        words, (train, test) = numbered(train, test)
     how = {
         **recipe.how,
         "lr": recipe.lr,
         "batch_size": min(recipe.batch, max(1, len(train) // 4)),
         "epochs": config.epochs or recipe.epochs,
     }
-    return Task(name, train.to(device), test.to(device), classes, how, recipe, encoder)
+    return Task(name, train.to(device), test.to(device), classes, how, recipe, encoder, words)
 
 
 class Block(nn.Sequential):
@@ -163,11 +176,28 @@ def _features(run: Run) -> Split:
     return Split(Part(x, y), Part(x_test, y_test), classes=("unacceptable", "acceptable"), name="encoded sentences")
 
 
-def _tokens(run: Run) -> tuple[Split, str]:
+def numbered(*parts: Part) -> tuple[list[int], list[Part]]:
+    """The words that occur in some sentences, ascending, and the sentences in their numbers."""
+    x: list[Any] = [part.x for part in parts]
+    words = torch.unique(torch.cat([each["input_ids"].flatten() for each in x]))
+    numbers = [{**each, "input_ids": torch.searchsorted(words, each["input_ids"])} for each in x]
+    return words.tolist(), [Part(own, part.y) for own, part in zip(numbers, parts)]
+
+
+def fewer_words(encoder: Any, words: list[int]) -> nn.Module:
+    """The encoder with these words alone, as tokens 0, 1, …; no gradient reaches the rest, half of MiniLM's parameters."""
+    every = encoder.get_input_embeddings()
+    padding = words.index(every.padding_idx) if every.padding_idx in words else None
+    own = nn.Embedding.from_pretrained(every.weight[words].detach(), freeze=False, padding_idx=padding)
+    encoder.set_input_embeddings(own)
+    return encoder
+
+
+def _tokens(run: Run, length: int = LENGTH) -> tuple[Split, str]:
     """The sentences as tokens, and the encoder that they are for."""
     config: Any = run.experiment
     dataset, encoder = ("made-up", "tiny") if config.dataset else ("cola", config.encoder)
-    length = 6 if config.dataset else LENGTH
+    length = 6 if config.dataset else length
     return sentences(dataset, encoder, root=run.root, train=None, test=None, length=length), encoder
 
 

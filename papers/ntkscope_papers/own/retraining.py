@@ -17,6 +17,7 @@ from ntkscope.training import fit_ensemble
 from ntkscope_papers.framework import Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.own.attribution_tasks import Task
+from ntkscope_papers.shared.paired_training import products
 
 FIRST = 1_000  # seeds of retrained networks begin here: none is a checkpoint's
 
@@ -63,7 +64,8 @@ def _train(
     seeds = [FIRST + s * 1_000 + r if first is None else first + r for s, r in chunk]
     if first is not None:
         how["weights"] = "kept"
-    ensemble = fit_ensemble(task.build, [parts[s] for s, _ in chunk], seeds=seeds, device=device, **how)
+    with products(task.recipe.tf32):
+        ensemble = fit_ensemble(task.build, [parts[s] for s, _ in chunk], seeds=seeds, device=device, **how)
     y = task.test.y.cpu().numpy()
     margins, right = [], []
     for rows in torch.arange(len(task.test), device=device).split(128):
@@ -74,7 +76,7 @@ def _train(
         right.append((outputs.argmax(2) == labels).mean(1))
     record.array(array, np.concatenate(margins, 1).astype(np.float32))
     accuracy = float(np.average(np.stack(right, 1), axis=1, weights=[len(m[0]) for m in margins]).mean())
-    return {"networks": len(chunk), "accuracy": accuracy}
+    return {"networks": len(chunk), "accuracy": accuracy, "tf32": task.recipe.tf32 and device.type == "cuda"}
 
 
 def without(part: Part, gone: Bool[np.ndarray, " n"], *, same: bool) -> Part:

@@ -59,7 +59,7 @@ def features(model: nn.Module, train: Part, test: Part, dim: int | None, seed: i
     matrix = None
     if dim is not None:
         random = torch.Generator(device).manual_seed(seed)
-        matrix = torch.randn(count, dim, generator=random, device=device) / dim**0.5
+        matrix = torch.randn(count, dim, generator=random, device=device).div_(dim**0.5)  # of an encoder, 90 GB
     sides = []
     for part in (test, train):
         blocks = [(g if matrix is None else g @ matrix, p) for g, p in margin_gradients(model, part)]

@@ -133,7 +133,7 @@ def train_members(
             watch(replace(snapshot, **here), shown, True)
 
     began = time.perf_counter()
-    with _products(recipe.tf32):
+    with products(recipe.tf32):
         ensemble = training.fit_ensemble(
             partial(_member, kind, build),
             part,
@@ -162,7 +162,7 @@ def train_members(
 
 
 @contextmanager
-def _products(tf32: bool) -> Iterator[None]:
+def products(tf32: bool) -> Iterator[None]:
     """Products and convolutions on a GPU with TF32 or without."""
     before = torch.backends.cuda.matmul.allow_tf32
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=tf32):

@@ -16,9 +16,10 @@ from ntkscope.core import Part, numpy_generator
 from ntkscope.measures.datamodeling import item_scores
 from ntkscope.measures.log_odds import correct_class_log_odds
 from ntkscope_papers.own.attribution_methods import Checkpoint, replay_margins
-from ntkscope_papers.own.attribution_tasks import Task, task
+from ntkscope_papers.own.attribution_tasks import Sentences, Task, fewer_words, numbered, task
 from ntkscope_papers.own.replay_quality import RECIPES, SHARES, WAYS, ReplayQuality, ceiling, resampled_scores
 from ntkscope_papers.own.retraining import retrained_margins
+from ntkscope_papers.shared.sentences import build_encoder
 
 
 @pytest.mark.guard
@@ -61,6 +62,22 @@ def test_retrainings_in_the_same_batches_are_those_of_the_loop_one_network_at_a_
             expected = correct_class_log_odds(model.eval()(one.test.x).double(), one.test.y)
         assert np.allclose(found[s, r], expected, atol=1e-4)  # float32, products of several networks at once
     assert not np.allclose(found[0], found[1], atol=1e-2)
+
+
+def test_an_encoder_without_the_words_that_do_not_occur_learns_the_same() -> None:
+    tokens, mask = torch.tensor([[7, 3, 0], [7, 30, 9]]), torch.tensor([[1, 1, 0], [1, 1, 1]])
+    part = Part({"input_ids": tokens, "attention_mask": mask}, torch.tensor([0, 1]))
+    words, (fewer,) = numbered(part)
+    assert words == [0, 3, 7, 9, 30]
+    large, small = (Sentences(build_encoder("tiny", 3)) for _ in range(2))
+    fewer_words(small.encoder, words)
+    for model, own in ((large, part), (small, fewer)):
+        ns.training.fit(model, own, optimizer="adamw", weight_decay=0.0, lr=0.1, steps=3, measure=False).final()
+    with torch.no_grad():
+        assert torch.equal(large(**part.x), small(**fewer.x))
+    assert torch.equal(
+        large.encoder.embeddings.word_embeddings.weight[words], small.encoder.embeddings.word_embeddings.weight
+    )
 
 
 def test_a_replay_tells_what_its_own_retraining_does_to_few_points(tmp_path: Path) -> None:
