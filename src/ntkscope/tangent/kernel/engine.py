@@ -18,6 +18,7 @@ from torch import Tensor
 from ntkscope.core import Certificate, NumericalError
 from ntkscope.core.machine.peak import kind_of
 from ntkscope.core.machine.tensor_cores import any_order, tensor_cores
+from ntkscope.tangent.blocks import split_products
 from ntkscope.tangent.blocks.backward import BackwardPass, capture
 from ntkscope.tangent.blocks.clock import StageClock
 from ntkscope.tangent.blocks.convolution import flipped_bytes
@@ -263,6 +264,10 @@ class Engine(Maker):
     @property
     def footprint(self) -> Footprint:
         """What one sample takes."""
+        return self.footprint_on(self.device)
+
+    def footprint_on(self, device: torch.device) -> Footprint:
+        """What one sample would take there."""
         itemsize, storage, factors = (
             kind.itemsize for kind in (self.dtype, self.precision.storage, self.precision.factors)
         )
@@ -272,7 +277,7 @@ class Engine(Maker):
         added_up = (self.heads.summed or self.heads.sketch is not None) and self.dtype != torch.float64
         # a copy in float64, which may have to tell rounding from samples that mix
         double = 8 * sum(t.numel() for t in (*model.parameters(), *model.buffers())) if checks and added_up else 0
-        cuda, capture = self.device.type == "cuda", self.probed.graph_bytes + self.input_bytes + self.prepared_bytes
+        cuda, capture = device.type == "cuda", self.probed.graph_bytes + self.input_bytes + self.prepared_bytes
         capture += self.arrived_bytes * self.width
         late = [  # whose gradients have room of their own
             piece.forming_numbers(self.width) * factors if piece in self.deferral.placed else forming[piece]
@@ -285,19 +290,22 @@ class Engine(Maker):
             pairs=self.width**2 if self.full else 1,
             pair_cost=sum(piece.pair_cost(self.width, self.full) for piece in self.pieces),
             cuda=cuda,
-            worker=flipped_bytes(self.subject.leaves.values(), self.device) + checks + double,
+            worker=flipped_bytes(self.subject.leaves.values(), device) + checks + double,
             kept=self.deferral.kept,
             formed=self.deferral.largest,
             least=self.deferral.least,
             caching=capture + max(late, default=0) if cuda else 0,
             check=checks * 2 // 3,  # of the block, and of one sample alone
-            short=storage == 2,
+            made_of="16 bit" if storage == 2 else "halves" if self._halves(device) else "float32",
             capture_cost=float(
                 self.forward_cost * (1 + self.width + 2 * bool(checks * 2 // 3))
             ),  # a pass more that checks
             forming_cost=sum(forming_cost(piece, self.width) for piece in self.pieces),
             again_cost=self.deferral.again,
         )
+
+    def _halves(self, device: torch.device) -> bool:
+        return self.precision.name == "exact" and self.dtype == torch.float32 and split_products.available(device)
 
     def groups(self, heads: int) -> list[Engine]:
         if not 0 < heads < self.width:
