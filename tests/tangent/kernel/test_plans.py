@@ -1,4 +1,4 @@
-"""Plans stay inside any budget, count work as it is done, and take the schedule with less of it."""
+"""Plans stay inside any budget, foresee the time of every round, and take the schedule with less of it."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Plan:
 
     `workers` blocks pass by at once, each with a workspace of its own. With `forming` bytes, the schedule is "layers": factors
     of `resident` rows and `columns` columns stay, and gradients of one layer at a time are formed in so many bytes; `gain`:
-    how many times less work that is than "blocks", by the estimate it was chosen by.
+    how many times as fast as "blocks" that is predicted to be.
     """
 
     resident: int
@@ -185,7 +185,7 @@ class Plan:
         if not self.layered:
             side_by_side = f", {self.workers} at once" if self.workers > 1 else ""
             return f"blocks: features of {self.resident} samples stay, blocks of {self.block} pass by{side_by_side}"
-        chosen = f"; {self.gain:.1f} times less work than blocks" if self.gain else ""
+        chosen = f"; {self.gain:.1f} times as fast as blocks, by the estimate" if self.gain else ""
         return (
             f"layers: factors of {self.resident} × {self.columns} samples stay, run in blocks of {self.block}, gradients"
             f" formed layer by layer in {show_bytes(self.forming)}{chosen}"
@@ -500,8 +500,9 @@ def _quickest(
     workspaces = dict.fromkeys((largest_workspace, max(LEAST_WORKSPACE, largest_workspace // 4)))
     best, least = None, float("inf")
 
-    def offered(workspace: int, length: int, rows: int, columns: int) -> Plan | None:
-        """With all that is left for gradients; None where it does not fit."""
+    def offered(workspace: int, length: int, rows: int, columns: int = 0) -> Plan | None:
+        """With all that is left for gradients, and the fewest columns unless they are given; None where it does not fit."""
+        columns = columns or (rows if square else 1 if layered else most)
         left, block = available - (each.result(rows, None, COPIES) if tile else 0), min(length, max(rows, columns))
         if not layered:
             return Plan(rows, block, workspace) if each.held(rows, block, workspace) <= left else None
@@ -518,7 +519,7 @@ def _quickest(
     lengths = {min(block, longest) for block in BLOCKS if block * each.passing <= room}
     for workspace, length in product(workspaces, sorted(lengths, reverse=True)):
         made = partial(offered, workspace, length)
-        for rows in sides(side, lambda rows, made=made: made(rows, rows if square else 1 if layered else most)):
+        for rows in sides(side, made):
             if ideal(length, rows, rows if square else most) >= least:
                 break
             for columns in [rows] if square else sides(most, partial(made, rows)) if layered else [most]:
