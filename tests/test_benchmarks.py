@@ -84,6 +84,7 @@ def test_the_blocked_peer_of_a_gpu_computes_the_trace_ntk() -> None:
 @pytest.mark.guard
 @pytest.mark.parametrize("name", ["vit-tiny", "bert-base"])
 def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None:
+    from benchmarks.gpu import grid as gpu_grid
     from benchmarks.gpu import harvest as gpu_harvest
     from benchmarks.gpu import peers as gpu_peers
     from benchmarks.gpu import profile as gpu_profile
@@ -105,6 +106,11 @@ def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None
     assert gpu_profile.main([name], out=tmp_path / "profile", quick=True) == 0
     record = json.loads((tmp_path / "profile" / f"{name}-5-exact.json").read_text())
     assert "aten::mm" in {row["name"] for row in record["processor"]}
+    assert gpu_grid.main([name], out=tmp_path / "grid.json", quick=True) == 0
+    cells = json.loads((tmp_path / "grid.json").read_text())["cells"]
+    assert {(cell["kept"], cell["place"]) for cell in cells} >= {("memory", "device"), ("memory", "host")}
+    assert all(cell["measured"] > 0 and cell["predicted"] > 0 for cell in cells)
+    assert "</svg>" in (tmp_path / "grid.svg").read_text()
 
 
 def test_a_kernel_that_disagrees_is_not_timed() -> None:

@@ -7,13 +7,21 @@ other package is needed where they are measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import generator
+from ntkscope.tangent.blocks.heads import Heads
+from ntkscope.tangent.blocks.precision import Precision
+from ntkscope.tangent.kernel.engine import Engine
+from ntkscope.tangent.kernel.plan import Footprint
+from ntkscope.tangent.model.batches import as_batch
+from ntkscope.tangent.model.subject import Subject
+from ntkscope.tangent.trace.probed import Probed
 
 
 class Layer(nn.Module):
@@ -138,6 +146,21 @@ CASES = {
         GpuCase("bert-base", _bert, _ids, 64, 512, {(64, "exact"): 3.0, (512, "exact"): 4.0, (512, "bf16"): 10.0}),
     )
 }
+
+
+@lru_cache
+def probed(name: str, tiny: bool) -> tuple[Subject, Probed]:
+    model, x = CASES[name].made(4, "cpu", tiny)
+    subject = Subject(model)
+    return subject, Probed.of(subject, as_batch(x, model))
+
+
+def footprint(name: str, precision: str, tiny: bool = False) -> Footprint:
+    """What a sample takes on a GPU with tensor cores; nothing is run there."""
+    subject, found = probed(name, tiny)
+    engine = Engine(subject, found, Heads(), full=False, precision=Precision(precision, subject.dtype))
+    each = engine.footprint_on(torch.device("cuda"))
+    return replace(each, made_of="halves") if precision == "exact" else each
 
 
 def check_names(only: Sequence[str] | None) -> None:

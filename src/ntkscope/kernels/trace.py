@@ -25,7 +25,7 @@ def trntk0(
     error docs/science.md states).
     `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     `schedule`: "blocks" keeps formed gradients while blocks of samples pass by, "layers" keeps factors and forms gradients
-    layer by layer; "auto" takes what is less work (docs/guides/scale.md). `print(K.meta["plan"])` says what was chosen.
+    layer by layer; "auto" takes what should be quicker (docs/guides/scale.md). `print(K.meta["plan"])` says what was chosen.
     """
     heads = as_heads(request.outputs)
     return _tangent.kernel(request, heads, precision=precision, per_layer=per_layer, profile=profile, schedule=schedule)

@@ -1,4 +1,4 @@
-"""Plans stay inside any budget, count work as it is done, and take the schedule with less of it."""
+"""Plans stay inside any budget, foresee the time of every round, and take the schedule with less of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,19 @@ from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.kernels import kernel
 from ntkscope.tangent.blocks.features import accumulate
 from ntkscope.tangent.kernel import tiles
-from ntkscope.tangent.kernel.plan import ROOMY, Footprint, Plan, cut_for, make_plan, planned, roomy, work
+from ntkscope.tangent.kernel.plan import (
+    BLOCK_SECONDS,
+    ROOMY,
+    SPEEDS,
+    Footprint,
+    Plan,
+    cut_for,
+    make_plan,
+    planned,
+    roomy,
+    seconds,
+    sides,
+)
 from oracles.against import smallest_budget
 from strategies.architectures import few
 
@@ -36,7 +48,7 @@ def test_the_schedule_with_less_work_is_taken_and_said() -> None:
     blocks = planned(8192, None, each, memory, 1, 1, "blocks")
     assert not blocks.layered
     assert "blocks" in str(blocks)
-    assert work(8192, None, each, plan) < work(8192, None, each, blocks)
+    assert seconds(8192, None, each, plan) < seconds(8192, None, each, blocks)
     assert not planned(64, None, each, memory, 1, 1).layered  # one block of all: nothing to gain
     assert cut_for(50_000, None, each, memory, 1).forming
     assert cut_for(50_000, None, each, memory, 1).size > 1.5 * cut_for(50_000, None, each, memory, 1, 1, "blocks").size
@@ -45,24 +57,23 @@ def test_the_schedule_with_less_work_is_taken_and_said() -> None:
 
 
 @given(st.integers(1, 60), st.one_of(st.none(), st.integers(1, 60)), st.integers(1, 60), st.booleans())
-def test_work_is_that_of_every_round(n: int, m: int | None, size: int, layered: bool) -> None:
-    """The closed form beside the rounds one by one."""
-    each = gpu(capture_cost=1.0, forming_cost=5.0, again_cost=2.0, pair_cost=0.0, cuda=False)
-    plan = Plan(size, 1, 0, 1, size, 1) if layered else Plan(size, 1, 0)
-    others, total = n if m is None else m, 0.0
+def test_seconds_are_those_of_every_round(n: int, m: int | None, size: int, layered: bool) -> None:
+    """The closed form beside the tiles one by one."""
+    each = gpu(capture_cost=0.0, forming_cost=5.0, again_cost=2.0, pair_cost=0.0)
+    plan = Plan(size, 1, 0, 1, size, 1 << 60) if layered else Plan(size, 1, 0)
+    others, ran, late = n if m is None else m, 0, 0
     for at in range(0, n, size):
         here, rest = min(size, n - at), max(0, n - at - size) if m is None else others
-        once = 3.0 if layered else 5.0
-        ran = here + rest
+        ran += here + rest
         if layered and at and m is None:
             ran -= here  # columns of the tile before
         elif layered and at:
             odd = (at // size) % 2  # columns begin where they ended
             ran -= others - (-(-others // size) - 1) * size if odd else min(size, others)
-        total += ran * (4.0 * 1.0 + 3.0 * once)
-        if layered:
-            total += 3.0 * 2.0 * (here + rest + here * max(1, -(-rest // size)))
-    assert work(n, m, each, plan) == pytest.approx(total)
+        late += here * (-(-rest // size) + (m is None)) + rest  # in every tile: rows and columns, or its own
+    forming = ran * 3.0 + late * 2.0 if layered else ran * 5.0
+    expected = ran * BLOCK_SECONDS + forming / SPEEDS["float32"].forming
+    assert seconds(n, m, each, plan) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("passing", [100, 300])
@@ -96,17 +107,13 @@ def test_longer_blocks_are_taken_whichever_schedule_they_lead_to(longest: int) -
     assert plan.resident == 2048
 
 
-@given(st.integers(-3, 2000), st.integers(1, 2000), st.booleans())
-def test_blocks_are_whole_multiples_on_a_gpu(block: int, most: int, cuda: bool) -> None:
-    block = min(block, most)  # as all callers do
-    found = gpu(cuda=cuda).whole(block, most)
-    if not cuda or block == most:
-        assert found == max(1, block)
-        return
-    assert 1 <= found <= max(1, block)
-    part = 64 if block >= 64 else 8 if block >= 8 else 1
-    assert found % part == 0
-    assert block < found + part or block < 1  # no shorter than it must be
+@given(st.integers(0, 2000), st.integers(1, 2000))
+def test_sides_are_whole_multiples_or_all_there_is(fitting: int, most: int) -> None:
+    found = list(sides(most, lambda side: side <= fitting))
+    assert found == sorted(found, reverse=True)
+    assert [side for side in found if side < most and side % (64 if side > 64 else 8 if side > 8 else 1)] == []
+    assert (found or [0])[0] in (most, *range(fitting - 63, fitting + 1))
+    assert (found or [1])[-1] == 1
 
 
 # As measured on an H200: bytes and multiply-adds a sample, exact and bf16.
@@ -122,7 +129,7 @@ RESNET18_BF16 = replace(
     formed=11796480,
     least=691200,
     caching=31260248,
-    short=True,
+    made_of="16 bit",
 )
 VIT = Footprint(
     214434848, 93970384, 4, pair_cost=8.08e7, cuda=True, worker=64353144, kept=60205088, formed=5898240, least=1320960,
@@ -140,8 +147,8 @@ def predicted(n: int, each: Footprint, memory: int, stored: bool) -> float:
     """The work of a plan, in memory or for a store."""
     if stored:
         cut = cut_for(n, None, each, memory, 1)
-        return work(n, None, each, Plan(cut.size, cut.block, cut.workspace, 1, cut.size, cut.forming))
-    return work(n, None, each, planned(n, None, each, memory, 1, 1))
+        return seconds(n, None, each, Plan(cut.size, cut.block, cut.workspace, 1, cut.size, cut.forming))
+    return seconds(n, None, each, planned(n, None, each, memory, 1, 1))
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -263,7 +270,7 @@ def test_room_for_heads_that_share_a_pass(n: int, m: int | None, power: float, e
     if made != usual:
         assert held + made.block * extra <= each.slack * memory
         side, most = min(n, m or n), max(n, m or n)
-        first, second = (work(side, None if m is None else most, each, plan) for plan in (usual, made))
+        first, second = (seconds(side, None if m is None else most, each, plan) for plan in (usual, made))
         assert second <= ROOMY * first
 
 

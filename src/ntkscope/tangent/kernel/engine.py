@@ -19,6 +19,7 @@ from torch import Tensor
 from ntkscope.core import Certificate, NumericalError
 from ntkscope.core.machine.peak import kind_of
 from ntkscope.core.machine.tensor_cores import any_order, tensor_cores
+from ntkscope.tangent.blocks import split_products
 from ntkscope.tangent.blocks.backward import BackwardPass, capture
 from ntkscope.tangent.blocks.clock import StageClock
 from ntkscope.tangent.blocks.convolution import flipped_bytes
@@ -231,13 +232,13 @@ class Engine(Maker):
         """As much of a mode as the memory besides the plan's allows: converted kernels, passes back of several heads."""
         kernels = sum(kernel.numel() * kernel.element_size() for kernel in self._kernels)
         largest = max((leaf.numel() * leaf.element_size() for leaf in self.subject.leaves.values()), default=0)
-        halves = 2 * largest + n * self._halves if mode.split else 0
+        halves = 2 * largest + n * self._split_bytes if mode.split else 0
         if halves > self.spare:
             return self._fitting(replace(mode, split=False), n)
-        return mode.within(self.spare - halves, kernels, n * (self._another + self._halves * mode.split))
+        return mode.within(self.spare - halves, kernels, n * (self._another + self._split_bytes * mode.split))
 
     @property
-    def _halves(self) -> int:
+    def _split_bytes(self) -> int:
         """Bytes a sample of what is split at a time."""
         return HALVED * max(self._sizes, default=0)
 
@@ -255,7 +256,7 @@ class Engine(Maker):
     def sharing(self) -> int:
         """Bytes a sample that the execution mode takes besides, once it was chosen: several heads that share a pass."""
         mode = self.execution.mode if self.execution.settled else PLAIN
-        return (mode.together - 1) * self._another + mode.together * self._halves * mode.split
+        return (mode.together - 1) * self._another + mode.together * self._split_bytes * mode.split
 
     @property
     def loops(self) -> bool:
@@ -293,6 +294,10 @@ class Engine(Maker):
     @property
     def footprint(self) -> Footprint:
         """What one sample takes."""
+        return self.footprint_on(self.device)
+
+    def footprint_on(self, device: torch.device) -> Footprint:
+        """What one sample would take there."""
         itemsize, storage, factors = (
             kind.itemsize for kind in (self.dtype, self.precision.storage, self.precision.factors)
         )
@@ -302,7 +307,7 @@ class Engine(Maker):
         added_up = (self.heads.summed or self.heads.sketch is not None) and self.dtype != torch.float64
         # a copy in float64, which may have to tell rounding from samples that mix
         double = 8 * sum(t.numel() for t in (*model.parameters(), *model.buffers())) if checks and added_up else 0
-        cuda, capture = self.device.type == "cuda", self.probed.graph_bytes + self.input_bytes + self.prepared_bytes
+        cuda, capture = device.type == "cuda", self.probed.graph_bytes + self.input_bytes + self.prepared_bytes
         capture += self.arrived_bytes * self.width
         late = [  # whose gradients have room of their own
             piece.forming_numbers(self.width) * factors if piece in self.deferral.placed else forming[piece]
@@ -315,17 +320,20 @@ class Engine(Maker):
             pairs=self.width**2 if self.full else 1,
             pair_cost=sum(piece.pair_cost(self.width, self.full) for piece in self.pieces),
             cuda=cuda,
-            worker=flipped_bytes(self.subject.leaves.values(), self.device) + checks + double,
+            worker=flipped_bytes(self.subject.leaves.values(), device) + checks + double,
             kept=self.deferral.kept,
             formed=self.deferral.largest,
             least=self.deferral.least,
             caching=capture + max(late, default=0) if cuda else 0,
             check=checks * 2 // 3,  # of the block, and of one sample alone
-            short=storage == 2,
+            made_of="16 bit" if storage == 2 else "halves" if self._halves(device) else "float32",
             capture_cost=self._capture_cost(bool(checks * 2 // 3)),
             forming_cost=sum(forming_cost(piece, self.width) for piece in self.pieces),
             again_cost=self.deferral.again,
         )
+
+    def _halves(self, device: torch.device) -> bool:
+        return self.precision.name == "exact" and self.dtype == torch.float32 and split_products.available(device)
 
     def groups(self, heads: int) -> list[Engine]:
         if not 0 < heads < self.width:

@@ -8,7 +8,7 @@ computed. Sites accumulate in float64.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,12 +23,25 @@ from ntkscope.tangent.blocks.precision import Precision
 from ntkscope.tangent.kernel.coverage import Coverage
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.kernel.engines import Engines
-from ntkscope.tangent.kernel.plan import FEW, Footprint, Plan, check_schedule, heads_at_once, make_plan, roomy
+from ntkscope.tangent.kernel.plan import (
+    FEW,
+    GAIN,
+    Footprint,
+    Plan,
+    check_schedule,
+    heads_at_once,
+    largest_of,
+    make_plan,
+    plan_seconds,
+    roomy,
+)
 from ntkscope.tangent.kernel.products import Maker
 from ntkscope.tangent.kernel.tiles import SHARE, SQUARES, Tiles
 from ntkscope.tangent.model.arithmetic import check_range
 from ntkscope.tangent.model.batches import Batch
 from ntkscope.tangent.trace.probed import probed
+
+PASSES = 4  # groups of layers at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +151,25 @@ def _planes(engine: Engine, per_layer: bool) -> dict[str, torch.dtype]:
     return planes if engine.heads.sketch is None else {**planes, SQUARES: torch.float64}
 
 
+def _in_passes(
+    maker: Maker, each: Footprint, plan: Plan, planned: Callable[[Footprint], Plan], n: int, m: int | None
+) -> tuple[Sequence[Maker], Footprint, Plan]:
+    """The layers in groups, for each of which samples are run anew, where more samples stay then and that is quicker."""
+    best: tuple[Sequence[Maker], Footprint, Plan] = ([maker], each, plan)
+    least = plan_seconds(n, m, each, plan)
+    for count in range(2, PASSES + 1) if plan.resident < min(n, m or n) else ():
+        makers = maker.layers(count)
+        if len(makers) < count:
+            break
+        parts = [replace(one.footprint, longest=each.longest) for one in makers]
+        together = largest_of(parts)
+        plan = replace(planned(together), passes=count)
+        spent = sum(plan_seconds(n, m, part, plan) for part in parts)
+        if spent < GAIN * least:
+            best, least = (makers, together, plan), spent
+    return best
+
+
 def multiplied(
     makers: Sequence[Maker],
     x1: Batch,
@@ -167,7 +199,12 @@ def multiplied(
     makers[0].compare_modes(x1, each.slack * memory - result)
     each = replace(each, longest=makers[0].longest(n + (m or 0)))
     plan = roomy(n, m, each, memory, kept, threads, schedule, makers[0].sharing)
-    makers = makers[0].layers(plan.passes) if plan.passes > 1 else makers
+    if len(makers) == 1 and plan.layered:
+
+        def planned(each: Footprint) -> Plan:
+            return roomy(n, m, each, memory, kept, threads, "layers", makers[0].sharing)
+
+        makers, each, plan = _in_passes(makers[0], each, plan, planned, n, m)
     across = (plan.columns if m is not None else None) if plan.layered else m or n
     cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
     cut["wide"] = each.wide(plan.resident, plan.block)

@@ -5,16 +5,17 @@ layer ("layers"). In memory the whole result is held, and as many samples stay a
 tile is held at a time, and the cut into tiles is chosen once, when the store is begun, and kept there (`cut_for`): the same
 tile is then computed by the same sums whoever does it, whenever, and with whatever memory.
 
-Both schedules are planned for the same budget, and the one with less work is taken. Work is counted in multiply-adds of
-products: running a sample through the model and forming a gradient cost more for each multiply-add than a large product does,
-and a product of few columns waits for memory. On a CPU, where threads take blocks of their own, "auto" means "blocks".
+On a GPU the plan is the one that is predicted to take the least time (`seconds`) among all that fit, of both schedules. Sides
+of tiles and lengths of blocks are tried that depend neither on the budget nor on the number of samples: what fits a budget fits
+a larger one, so more memory is never slower, and what fits many samples fits fewer. On a CPU, where threads take blocks of
+their own, "auto" means "blocks", of as many samples as fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache, partial
 from itertools import product
 from math import isqrt
 from typing import Any, NoReturn, TypeVar
@@ -25,30 +26,46 @@ from ntkscope.core.sizes import over_budget, show_bytes
 
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
 CPU_BLOCK, CUDA_BLOCK, CUDA_LONGEST = 128, 256, 512  # samples of a block; the last, of a store
-# Samples of a block, or a side of a tile, on a GPU: products of other lengths take up to seven times longer on tensor cores.
-WHOLE, SIDES = (64, 8), (128, 64, 8)
+BLOCKS = (1, 2, 4, 8, 16, 24, 32, 48, *range(64, 513, 64), 768, 1024, 1536, 2048, 3072, 4096)
+# Samples of a side: products of other lengths take up to seven times longer on a GPU's tensor cores.
+WHOLE = (64, 8, 1)
 WIDE = 256  # columns of a product from which on wider ones are hardly faster on a CPU
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
 LARGEST, CUDA_LARGEST = 2048, 8192  # rows of a tile: what a run that is killed loses, and what a reader holds
 WORK, CUDA_WORK = 2**40, 2**52  # multiply-adds of a tile: below a minute on two cores, on a GPU
-WORKSPACE, CUDA_WORKSPACE, LEAST_WORKSPACE = 2**24, 2**32, 2**21
+WORKSPACE, CUDA_WORKSPACE, LEAST_WORKSPACE = 2**24, 2**32, 2**21  # bytes for products
+PASSING = 0.4  # of a GPU's budget: the most for a block while it is run; what plans leave free makes that faster (`execution`)
 COPIES = 3  # of a tile while it is made and written
 FEW, FEW_STORED = 16, 4  # samples that stay, or of a tile, below which heads are taken in smaller groups
 
 SCHEDULES = ("auto", "blocks", "layers")
-# Times as long as a multiply-add of a large product, checks included: ResNet-18 on an H200, features of 32 and of 16 bits.
-CAPTURE, FORMING = (4.0, 13.0), (3.0, 8.0)
 LARGE = 0.5  # of the work of forming: what layers about as large as the largest take
 AGAIN = 0.015  # of the work of forming: patches, made again for every part of the rows that are formed at a time
-RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time
-GAIN = 0.95  # of the work of "blocks", which "layers" must stay below
-ROOMY = 1.15  # times the work otherwise, up to which there is room for passes back of several heads
-# Of the budget: the least for gradients of one layer, where not all fit; the others where they save work.
-FORMED = (0.25, 0.1, 0.05)
-NARROW = 512  # columns that meet them
-# On a GPU a block takes as long as its own samples and about so many more, for launches (an estimate).
-SHORT = 64.0
+BLOCK_SECONDS = 0.04  # that a block takes besides its samples: its check, and launches
+GAIN = 0.98  # of the time of "blocks", which "layers" must stay below
+ROOMY = 1.15  # times the time otherwise, up to which there is room for passes back of several heads
+NARROW = 512  # columns that meet gradients of one layer, where not all fit
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Multiply-adds a second of an H200: of what pairs cost, of running samples, of forming gradients. A product with w columns
+    takes 1 + `ridge` / w of its time."""
+
+    products: float
+    ridge: float
+    running: float
+    forming: float
+
+
+# By what products are made of: float32 numbers, the same in two halves (`split_products`), numbers of 16 bits. Fitted to the
+# stages of ResNet-18, ViT-tiny and BERT-base with 512 and 2,048 inputs.
+SPEEDS = {
+    "float32": Speed(30e12, 100.0, 17.5e12, 16e12),
+    "halves": Speed(112e12, 260.0, 17.5e12, 16e12),
+    "16 bit": Speed(425e12, 160.0, 36e12, 55e12),
+}
 
 T = TypeVar("T")
 
@@ -64,7 +81,7 @@ class Footprint:
     gradient, `least` bytes of as few of its rows as are formed at a time (0: of all), `caching` bytes while a block is
     captured whose gradients have room of their own (0: as `passing`), `check` bytes for each block that is not compared with
     autograd yet. `capture_cost`, `forming_cost` and `again_cost` are multiply-adds a sample: of running it, of forming its
-    features, and of those that are formed later. `short`: features are of 16 bits, whose products are quick beside the rest.
+    features, and of those that are formed later. `made_of`: a key of `SPEEDS`.
     """
 
     feature: int
@@ -79,10 +96,10 @@ class Footprint:
     least: int = 0
     caching: int = 0
     check: int = 0
-    short: bool = False
     capture_cost: float = 0.0
     forming_cost: float = 0.0
     again_cost: float = 0.0
+    made_of: str = "float32"
     longest: int = 0  # samples of a block at most; 0: the usual number
 
     @property
@@ -98,17 +115,6 @@ class Footprint:
     def divided(self) -> bool:
         """Whether some rows of every large gradient can be formed without the others."""
         return 0 < self.least < self.formed
-
-    def whole(self, block: int, most: int, parts: tuple[int, ...] = WHOLE) -> int:
-        """A length of blocks of at most `most` samples; on a GPU a multiple of what its products are cut into."""
-        if self.cuda and block < most:
-            block -= block % next((part for part in parts if part <= block), 1)
-        return max(1, block)
-
-    def largest_side(self, most: int, fits: Callable[[int], bool]) -> int:
-        """The largest side of a tile, up to `most`, that fits; 0 where none does."""
-        side = largest(most, fits)
-        return side and self.whole(side, most, SIDES)
 
     def tile(self, rows: int, columns: int) -> int:
         """Bytes of the float64 tile between samples, and of the product that is added to it."""
@@ -136,10 +142,21 @@ class Footprint:
         held = (rows + columns) * (self.kept or self.feature) + blocks * self.check + passing
         return held + forming + workspace + self.worker + self.tile(rows, columns or rows)
 
+    def least_to_form(self, rows: int, columns: int, block: int) -> int:
+        """Bytes for some rows of the largest gradient of all samples, or for the gradients of two blocks."""
+        samples, size = rows + columns, max(1, self.formed)
+        return min(samples * size, samples * self.least if self.divided else 2 * block * size)
+
     def left_to_form(self, rows: int, columns: int, block: int, workspace: int, available: float) -> int:
         """What is left for formed gradients, at most all of the largest layer's."""
         left = available - self.cache(rows, columns, block, 0, workspace)
         return int(max(1, min((rows + columns) * max(1, self.formed), left)))
+
+
+def largest_of(several: Sequence[Footprint]) -> Footprint:
+    """What fits where any of several must."""
+    each: dict[str, Any] = {field.name: max(getattr(one, field.name) for one in several) for field in fields(Footprint)}
+    return Footprint(**each)
 
 
 @dataclass(frozen=True)
@@ -148,8 +165,8 @@ class Plan:
 
     `workers` blocks pass by at once, each with a workspace of its own. With `forming` bytes, the schedule is "layers": factors
     of `resident` rows and `columns` columns stay, and gradients of one layer at a time are formed in so many bytes; `gain`:
-    how many times less work that is than "blocks", by the estimate it was chosen by. `passes`: how many times samples are run,
-    each for some of the layers.
+    how many times as fast as "blocks" that is predicted to be. `passes`: how many times samples are run, each time for some of
+    the layers.
     """
 
     resident: int
@@ -176,7 +193,7 @@ class Plan:
         if not self.layered:
             side_by_side = f", {self.workers} at once" if self.workers > 1 else ""
             return f"blocks: features of {self.resident} samples stay, blocks of {self.block} pass by{side_by_side}"
-        chosen = f"; {self.gain:.1f} times less work than blocks" if self.gain else ""
+        chosen = f"; {self.gain:.1f} times as fast as blocks, by the estimate" if self.gain else ""
         several = f" in {self.passes} passes" if self.passes > 1 else ""
         return (
             f"layers: factors of {self.resident} × {self.columns} samples stay, run{several} in blocks of {self.block},"
@@ -197,6 +214,14 @@ class Cut:
     workspace: int
     heads: int = 0
     forming: int = 0
+
+    @classmethod
+    def of(cls, plan: Plan) -> Cut:
+        return cls(plan.resident, plan.block, plan.workspace, 0, plan.forming)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.size, self.block, self.workspace, 1, self.size, self.forming)
 
     def needs(self, each: Footprint, workers: int = 1) -> int:
         """Bytes: the rows' features, the tile, and for every worker a block that passes by and its products."""
@@ -255,36 +280,21 @@ def check_schedule(schedule: str) -> None:
 def planned(
     n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str = "auto"
 ) -> Plan:
-    """The plan for (n, m) in memory; m None for one set of inputs with itself. `kept`: copies of the result that are held.
-
-    Longer blocks than usual (`each.longest`) are taken if that is no more work than usual ones are.
-    """
-    check_schedule(schedule)
-
-    def quicker(each: Footprint) -> Plan:
-        return _quicker(
-            schedule,
-            each,
-            lambda: make_plan(n, m, each, memory, kept, threads),
-            lambda: _layers_plan(n, m, each, memory, kept),
-            lambda plan: _plan_work(n, m, each, plan),
-        )
-
-    usual = quicker(replace(each, longest=0))
-    least = _plan_work(n, m, each, usual)
-    while each.longest and each.longest != usual.block:
-        plan = quicker(each)
-        if plan.block <= usual.block or _plan_work(n, m, each, plan) <= least / GAIN:
-            return plan
-        each = replace(each, longest=max(plan.block // 2, usual.block))
-    return usual
+    """The plan for (n, m) in memory; m None for one set of inputs with itself. `kept`: copies of the result that are held."""
+    return _quicker(
+        schedule,
+        each,
+        lambda: make_plan(n, m, each, memory, kept, threads),
+        lambda: _layers_plan(n, m, each, memory, kept),
+        lambda plan: plan_seconds(n, m, each, plan),
+    )
 
 
 def roomy(
     n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str, extra: int
 ) -> Plan:
     """The same with `extra` bytes besides for each sample of a block, which running them otherwise takes; without, where that
-    would be much more work, or features stay: then shorter blocks cost more than passes that several heads share gain."""
+    would be much slower, or features stay: then shorter blocks cost more than passes that several heads share gain."""
     usual = planned(n, m, each, memory, kept, threads, schedule)
     if not (extra and usual.layered):
         return usual
@@ -293,7 +303,7 @@ def roomy(
         found = planned(n, m, larger, memory, kept, threads, schedule)
     except MemoryBudgetError:
         return usual
-    return found if _plan_work(n, m, each, found) <= ROOMY * _plan_work(n, m, each, usual) else usual
+    return found if plan_seconds(n, m, each, found) <= ROOMY * plan_seconds(n, m, each, usual) else usual
 
 
 def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1, threads: int = 1) -> Plan:
@@ -307,6 +317,8 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
         remedy = "raise memory=, choose fewer params=, outputs= or layers=, or keep the result on disk with store="
         raise over_budget(memory, (result + one) / each.slack * 1.01, what, remedy)
     side, most = min(n, m or n), max(n, m or n)
+    if each.cuda:
+        return _quickest(n, m, each, available, CUDA_WORKSPACE) or Plan(1, 1, LEAST_WORKSPACE)
 
     def rounds(plan: Plan) -> int:
         """How often the other side passes by."""
@@ -324,50 +336,27 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
 
 def _fitted(side: int, most: int, each: Footprint, available: float, workers: int) -> Plan:
     """The plan for so many workers, without residents where none fit; blocks are short enough that each worker has one."""
-    usual = 2**33 if each.cuda else 2**26 if workers == 1 else 2**24
-    workspace = int(max(LEAST_WORKSPACE, min(available / 8 / workers, usual)))
+    workspace = int(max(LEAST_WORKSPACE, min(available / 8 / workers, 2**26 if workers == 1 else WORKSPACE)))
     room = available - workers * (workspace + each.worker)
     longest = min(each.largest_block, most if workers == 1 else -(-most // workers))
 
     def resident(block: int) -> int:
-        return each.largest_side(side, lambda count: each.held(count, block, workspace, workers) <= available)
+        return largest(side, lambda count: each.held(count, block, workspace, workers) <= available)
 
-    for share in (0.4,) if each.cuda else (0.4, 0.15):  # where not all can stay, smaller blocks leave room for more
-        block = each.whole(min(longest, int(room * share / workers / each.passing)), most)
+    for share in (0.4, 0.15):  # where not all can stay, smaller blocks leave room for more
+        block = max(1, min(longest, int(room * share / workers / each.passing)))
         staying = resident(block)
         if staying >= side:
             break
     while staying < 1 and block > 1:
-        block = each.whole(block // 2, most)
+        block //= 2
         staying = resident(block)
     return Plan(staying, block, workspace, workers)
 
 
 def _layers_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int) -> Plan:
-    """The tiles with the least work whose factors fit beside the result.
-
-    Shorter blocks, and less room for products, leave room for the factors of more samples, so that fewer are run twice.
-    """
-    side, most, result = min(n, m or n), max(n, m or n), each.result(n, m, kept)
-    available = each.slack * memory - result
-
-    def tiles(trial: Trial) -> Plan | None:
-        if m is None and trial.fits(each, side, 0, available):
-            rows, columns = side, 0
-        else:
-            rows = min(side, each.largest_side(most, lambda size: trial.fits(each, size, size, available)))
-            columns = rows
-            if m is not None:
-                columns = each.largest_side(most, lambda size: trial.fits(each, rows, size, available))
-        if rows < 1 or (columns < 1 and rows < side):
-            return None
-        block = max(1, min(trial.block, max(rows, columns)))
-        forming = each.left_to_form(rows, columns, block, trial.workspace, available)
-        return Plan(rows, block, trial.workspace, 1, columns or rows, forming)
-
-    found = _least_work(
-        _trials(each, most, available, 2**33 if each.cuda else 2**26), tiles, lambda plan: _plan_work(n, m, each, plan)
-    )
+    result = each.result(n, m, kept)
+    found = _quickest(n, m, each, each.slack * memory - result, CUDA_WORKSPACE if each.cuda else 2**26, layered=True)
     return found or _no_layers(memory, each, result, f"for a result of {n} × {m or n} samples and the factors of one")
 
 
@@ -377,67 +366,54 @@ def _layers_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int)
 def cut_for(
     n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1, schedule: str = "auto"
 ) -> Cut:
-    """The cut of a new store: into the largest tiles of the schedule that takes less work; `rows` of the matrix a sample."""
-    check_schedule(schedule)
+    """The cut of a new store, of the schedule that takes less time; `rows` of the matrix a sample."""
     each = replace(each, longest=each.longest or (CUDA_LONGEST if each.cuda else 0))
     return _quicker(
         schedule,
         each,
         lambda: make_cut(n, m, each, memory, workers, rows),
         lambda: _layers_cut(n, m, each, memory, rows),
-        lambda cut: _cut_work(n, m, each, cut),
+        lambda cut: seconds(n, m, each, cut.plan),
     )
 
 
 def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1) -> Cut:
-    """The largest tiles that fit `memory` with `workers` at work, of about the same size; `rows` of the matrix a sample.
+    """Features stay: on a CPU the largest tiles that fit `memory` with `workers` at work, of about the same size; `rows` of the
+    matrix a sample.
 
     Where little fits, blocks get smaller before tiles do: a block is captured once for every row of tiles.
     """
     side, available, wanted = max(n, m or n), each.slack * memory, _largest_tile(n, m, each, rows)
-    workspace = int(max(LEAST_WORKSPACE, min(available / 8, CUDA_WORKSPACE if each.cuda else WORKSPACE)))
     best = Cut(1, 1, LEAST_WORKSPACE)
     best.workers(each, memory, 1)  # an error where even this does not fit
+    if each.cuda:
+        found = _quickest(n, m, each, available, CUDA_WORKSPACE, tile=wanted)
+        return best if found is None else Cut.of(found)
+    workspace = int(max(LEAST_WORKSPACE, min(available / 8, WORKSPACE)))
     for count in range(max(1, workers), 0, -1):
         for share in (0.4, 0.15):
             fitting = int((available - workspace) * share / count / each.passing)
-            block = each.whole(min(each.largest_block, side, fitting), side)
+            block = max(1, min(each.largest_block, side, fitting))
 
             def fits(size: int, block: int = block, count: int = count) -> bool:
                 return Cut(size, min(block, size), workspace).needs(each, count) <= available
 
-            size = each.largest_side(wanted, fits)
+            size = largest(wanted, fits)
             if size > best.size:
                 best = Cut(size, min(block, size), workspace)
             if best.size == wanted:
                 break
         if best.size >= min(wanted, each.largest_block):  # a second worker is worth more than the last sample
             break
-    return best if each.cuda else best.even(side)
+    return best.even(side)
 
 
 def _layers_cut(n: int, m: int | None, each: Footprint, memory: int, rows: int) -> Cut:
-    """The square tiles with the least work whose factors, of rows and of columns, fit."""
-    side, available, wanted = max(n, m or n), each.slack * memory, _largest_tile(n, m, each, rows)
-
-    def left(size: int) -> float:
-        return available - each.result(size, None, COPIES)
-
-    def tiles(trial: Trial) -> Cut | None:
-        size = each.largest_side(wanted, lambda size: trial.fits(each, size, size, left(size)))
-        if size < 1:
-            return None
-        made = Cut(size, min(trial.block, size), trial.workspace)
-        made = made if each.cuda else made.even(side)
-        forming = each.left_to_form(made.size, made.size, made.block, made.workspace, left(made.size))
-        return replace(made, forming=forming)
-
-    found = _least_work(
-        _trials(each, wanted, available, CUDA_WORKSPACE if each.cuda else WORKSPACE),
-        tiles,
-        lambda cut: _cut_work(n, m, each, cut),
-    )
-    return found or _no_layers(memory, each, each.result(1, None, COPIES), "for the factors of two samples")
+    usual, wanted = CUDA_WORKSPACE if each.cuda else WORKSPACE, _largest_tile(n, m, each, rows)
+    found = _quickest(n, m, each, each.slack * memory, usual, tile=wanted, layered=True)
+    if found is None:
+        _no_layers(memory, each, each.result(1, None, COPIES), "for the factors of two samples")
+    return Cut.of(found)
 
 
 def _largest_tile(n: int, m: int | None, each: Footprint, rows: int) -> int:
@@ -482,9 +458,10 @@ def heads_at_once(width: int, enough: int, residents: Callable[[int], int]) -> i
 
 
 def _quicker(
-    schedule: str, each: Footprint, blocks: Callable[[], T], layers: Callable[[], T], work: Callable[[T], float]
+    schedule: str, each: Footprint, blocks: Callable[[], T], layers: Callable[[], T], time: Callable[[T], float]
 ) -> T:
-    """What the schedule asks for; of "auto", what takes less work."""
+    """What the schedule asks for; of "auto", what takes less time."""
+    check_schedule(schedule)
     if schedule == "layers":
         return layers()
     first = blocks()
@@ -494,48 +471,72 @@ def _quicker(
         second = layers()
     except MemoryBudgetError:
         return first
-    usual, less = work(first), work(second)
+    usual, less = time(first), time(second)
     if less > GAIN * usual:
         return first
     return replace(second, gain=usual / less) if isinstance(second, Plan) else second
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A length of blocks, bytes for products, and the least share of a budget for the gradients of one layer."""
-
-    block: int
-    workspace: int
-    share: float
-
-    def fits(self, each: Footprint, rows: int, columns: int, available: float) -> bool:
-        """Whether the factors of so many samples fit, with gradients of all, or of a share of the budget, enough for some rows
-        of the parameter or for two blocks."""
-        block, size = max(1, min(self.block, max(rows, columns))), max(1, each.formed)
-        some = (rows + columns) * each.least if each.divided else 2 * block * size
-        forming = int(min((rows + columns) * size, max(some, self.share * available)))
-        return each.cache(rows, columns, block, forming, self.workspace) <= available
+def whole(length: int, most: int) -> int:
+    """A side of at most `length` samples: all there are, or a multiple of what products are cut into."""
+    return length if length >= most else length - length % next(part for part in WHOLE if part <= max(1, length))
 
 
-def _trials(each: Footprint, most: int, available: float, usual: int) -> Iterator[Trial]:
-    """From the longest blocks and the most room for products and gradients on."""
+def sides(most: int, fits: Callable[[int], object]) -> Iterator[int]:
+    """The longest side that fits, and all shorter ones; all there are may fit where fewer, of which two have to meet, do not.
+
+    >>> list(sides(200, lambda side: side < 140)), list(sides(9, bool))
+    ([128, 64, 56, 48, 40, 32, 24, 16, 8, 7, 6, 5, 4, 3, 2, 1], [9, 8, 7, 6, 5, 4, 3, 2, 1])
+    """
+    side = most if fits(most) else whole(largest(most, lambda side: bool(fits(side))), most)
+    while side > 0:
+        yield side
+        side = whole(side - 1, most)
+
+
+def _quickest(
+    n: int, m: int | None, each: Footprint, available: float, usual: int, *, layered: bool = False, tile: int = 0
+) -> Plan | None:
+    """What takes the least time of all that fits `available` bytes, an eighth of them, at most `usual`, for products, or a
+    quarter of that.
+
+    `tile`: the longest side of a store's tiles, which are squares, one of which is held; 0: the result is in memory, and its
+    smaller side stays. Shorter sides are tried until they could not be quicker with room for all gradients.
+    """
+    n, m = (n, m) if tile or m is None else (min(n, m), max(n, m))
+    side, most, square = tile or n, tile or m or n, bool(tile) or (layered and m is None)
     largest_workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
     workspaces = dict.fromkeys((largest_workspace, max(LEAST_WORKSPACE, largest_workspace // 4)))
-    for share, workspace in product(FORMED, workspaces):
-        block = each.whole(min(each.largest_block, most, int((available - workspace) * 0.3 / each.passing)), most)
-        while True:
-            yield Trial(block, workspace, share)
-            if block == 1:
-                break
-            block = each.whole(block // 2, most)
-
-
-def _least_work(trials: Iterator[Trial], made: Callable[[Trial], T | None], work: Callable[[T], float]) -> T | None:
-    """The first trial whose work no later one beats by more than a little: short blocks cost more than is counted."""
     best, least = None, float("inf")
-    for trial in map(made, trials):
-        if trial is not None and (found := work(trial)) < GAIN * least:
-            best, least = trial, found
+
+    def offered(workspace: int, length: int, rows: int, columns: int = 0) -> Plan | None:
+        """With all that is left for gradients, and the fewest columns unless they are given; None where it does not fit."""
+        columns = columns or (rows if square else 1 if layered else most)
+        left, block = available - (each.result(rows, None, COPIES) if tile else 0), min(length, max(rows, columns))
+        if not layered:
+            return Plan(rows, block, workspace) if each.held(rows, block, workspace) <= left else None
+        met = 0 if m is None and not tile and rows >= n else columns
+        if each.cache(rows, met, block, each.least_to_form(rows, met, block), workspace) > left:
+            return None
+        return Plan(rows, block, workspace, 1, columns, each.left_to_form(rows, met, block, workspace, left))
+
+    def ideal(length: int, rows: int, columns: int) -> float:
+        forming = layered * (rows + columns) * max(1, each.formed)
+        return seconds(n, m, each, Plan(rows, min(length, max(rows, columns)), 0, 1, columns, forming))
+
+    longest, room = min(each.largest_block, max(n, m or n)), max(each.passing, PASSING * available)
+    lengths = {min(block, longest) for block in BLOCKS if block * each.passing <= room}
+    for workspace, length in product(workspaces, sorted(lengths, reverse=True)):
+        made = partial(offered, workspace, length)
+        for rows in sides(side, made):
+            if ideal(length, rows, rows if square else most) >= least:
+                break
+            for columns in [rows] if square else sides(most, partial(made, rows)) if layered else [most]:
+                if ideal(length, rows, columns) >= least:
+                    break
+                plan = made(rows, columns)
+                if plan is not None and (time := seconds(n, m, each, plan)) < least:
+                    best, least = plan, time
     return best
 
 
@@ -545,52 +546,47 @@ def _no_layers(memory: int, each: Footprint, result: int, what: str) -> NoReturn
     raise over_budget(memory, needed / each.slack * 1.01 + 1, what, 'raise memory=, or use schedule="blocks"')
 
 
-def _plan_work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
+def plan_seconds(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
     """That of the smaller side, which stays."""
-    return work(min(n, m or n), None if m is None else max(n, m), each, plan)
+    return seconds(min(n, m or n), None if m is None else max(n, m), each, plan)
 
 
-def _cut_work(n: int, m: int | None, each: Footprint, cut: Cut) -> float:
-    return work(n, m, each, Plan(cut.size, cut.block, cut.workspace, 1, cut.size, cut.forming))
+def seconds(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
+    """What a plan is predicted to take on an H200: samples run, gradients formed, pairs multiplied.
 
-
-def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
-    """The cost of a plan, in multiply-adds of large products: samples run and formed, pairs multiplied.
-
-    n inputs with themselves, or n that stay with m others. Short blocks on a GPU take longer for each sample.
+    n inputs with themselves, or n that stay with m others. Of other devices it says which of two plans is quicker.
     """
     size, others = plan.resident, n if m is None else m
     rounds = -(-n // size)  # each with `size` samples that stay, and the last with the rest
-    earlier = size * rounds * (rounds - 1) // 2
-    met = backward_pass = rounds * n - earlier if m is None else n + rounds * others  # rows and columns of all tiles
+    # once for each round: rows and columns of all tiles
+    ran = rounds * n - size * rounds * (rounds - 1) // 2 if m is None else n + rounds * others
     pairs = n * (n + 1) / 2 if m is None else float(n) * others
-    once = max(0.0, each.forming_cost - each.again_cost)
     if not plan.layered:
-        width = min(plan.block, others)
-        formed, again = each.forming_cost, 0.0
+        width, formed = min(plan.block, others), ran * each.forming_cost
     else:
         across = plan.columns or size
-        times = max(1, -(-others // across))
-        again = earlier + n - (rounds - 1) * size if m is None and across == size else n * times
-        backward_pass -= _passed(n, m, size, across, rounds)
+        late: float = rounds * n if m is None else n * -(-others // across) + rounds * others  # in every tile
+        at_once = ran - _passed(n, m, size, across, rounds)
         samples = min(n, size) + (0 if m is None and size >= n else across)
         if each.divided and samples * each.least <= plan.forming:
             width = across
-            over = AGAIN * (met + again) * (-(-samples * each.formed // plan.forming) - 1)
+            late += AGAIN * late * (-(-samples * each.formed // plan.forming) - 1)
         else:
-            width = max(1, min(across, plan.forming // max(1, 2 * each.formed)))
-            rows = max(plan.block, plan.forming // max(1, each.formed) - NARROW)  # that fit beside some columns
-            over = LARGE * (met - n) * (-(-min(n, size) // rows) - 1) if each.cuda else 0.0
-        formed, again = once, (met + again + over) * each.again_cost
-    capture = CAPTURE[each.short] * each.capture_cost * (1 + SHORT / plan.block if each.cuda else 1.0)
-    work = backward_pass * (capture + FORMING[each.short] * formed) + FORMING[each.short] * again
-    return work + pairs * each.pair_cost * (1 + RIDGE / width)
+            room = plan.forming // max(1, each.formed)  # for gradients of so many samples
+            width = max(1, min(across, NARROW, room // 2))
+            late += LARGE * late * (-(-min(n, size) // max(plan.block, room - NARROW)) - 1) / 2
+        formed = at_once * max(0.0, each.forming_cost - each.again_cost) + late * each.again_cost
+        ran = at_once
+    speed = SPEEDS[each.made_of]
+    products = pairs * each.pair_cost * (1 + speed.ridge / width) / speed.products
+    run = ran * (each.capture_cost / speed.running + BLOCK_SECONDS / plan.block)
+    return run + formed / speed.forming + products
 
 
 def _passed(n: int, m: int | None, size: int, across: int, rounds: int) -> int:
     """Samples that need not be run again in the order of `Grid.path`: the rows of all rounds but the first are columns of the
     tile before; of two sets, the columns where a round begins are those where the last one ended."""
     if m is None:
-        return n - size if across == size and rounds > 1 else 0
+        return n - size if rounds > 1 else 0
     last = m - (-(-m // across) - 1) * across
     return rounds // 2 * last + (rounds - 1) // 2 * min(across, m)
