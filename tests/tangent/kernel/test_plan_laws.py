@@ -12,7 +12,7 @@ from benchmarks.gpu.roofline import NAMES
 
 from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.kernel import plan as planner
-from ntkscope.tangent.kernel.plan import Footprint, cut_for, planned, seconds
+from ntkscope.tangent.kernel.plan import Footprint, cut_for, planned, roomy, seconds
 
 pytestmark = pytest.mark.guard
 
@@ -20,13 +20,26 @@ NUMBERS = (256, 1000, 1025, 2000, 2047, 2048, 2049, 5461, 10_001, 16_384, 30_001
 ALL = sorted({*NUMBERS, *(-(-n // ROUND) * ROUND for n in NUMBERS)})
 BUDGETS = range(8, 137, 2)  # GiB
 TESTS = 3000  # of the second of two sets
-WHERE = ("in memory", "long blocks", "in a store", "two sets")
+WHERE = ("in memory", "long blocks", "heads share passes", "in a store", "two sets")
+EXTRA = 60_000_000  # bytes a sample of heads that share passes
 
 
 def cells(each: Footprint, where: str, budgets: range = BUDGETS) -> dict[tuple[int, int], float | None]:
     each = replace(each, longest=4096 if where == "long blocks" else 0)
     m, budgets = (TESTS, budgets[::3]) if where == "two sets" else (None, budgets)
+    if where == "heads share passes":
+        return {(n, gib): shared(each, n, gib << 30) for n in ALL for gib in budgets}
     return {(n, gib): predicted(each, n, gib << 30, where == "in a store", m) for n in ALL for gib in budgets}
+
+
+def shared(each: Footprint, n: int, memory: int) -> float | None:
+    """Predicted seconds where heads share passes if there is room for it."""
+    try:
+        plan = roomy(n, None, each, memory, 1, 1, "auto", EXTRA)
+    except MemoryBudgetError:
+        return None
+    room = each.slack * memory - each.result(n, None)
+    return seconds(n, None, each.sharing(EXTRA) if plan.held(each.sharing(EXTRA), n, None) <= room else each, plan)
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -17,7 +17,6 @@ from ntkscope.tangent.blocks.features import accumulate
 from ntkscope.tangent.kernel import tiles
 from ntkscope.tangent.kernel.plan import (
     BLOCK_SECONDS,
-    ROOMY,
     SPEEDS,
     Footprint,
     Plan,
@@ -270,8 +269,8 @@ def test_room_for_heads_that_share_a_pass(n: int, m: int | None, power: float, e
     if made != usual:
         assert held + made.block * extra <= each.slack * memory
         side, most = min(n, m or n), max(n, m or n)
-        first, second = (seconds(side, None if m is None else most, each, plan) for plan in (usual, made))
-        assert second <= ROOMY * first
+        first = seconds(side, None if m is None else most, each, usual)
+        assert seconds(side, None if m is None else most, each.sharing(extra), made) <= first
 
 
 def test_room_for_heads_is_made_where_it_costs_little() -> None:

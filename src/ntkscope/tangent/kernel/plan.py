@@ -44,7 +44,7 @@ LARGE = 0.5  # of the work of forming: what layers about as large as the largest
 AGAIN = 0.015  # of the work of forming: patches, made again for every part of the rows that are formed at a time
 BLOCK_SECONDS = 0.04  # that a block takes besides its samples: its check, and launches
 GAIN = 0.98  # of the time of "blocks", which "layers" must stay below
-ROOMY = 1.15  # times the time otherwise, up to which there is room for passes back of several heads
+SHARED = 1.4  # times as fast as otherwise samples are run whose heads share passes back (1.1 to 2.3 were measured)
 NARROW = 512  # columns that meet gradients of one layer, where not all fit
 
 
@@ -101,6 +101,7 @@ class Footprint:
     again_cost: float = 0.0
     made_of: str = "float32"
     longest: int = 0  # samples of a block at most; 0: the usual number
+    extra: int = 0  # of `passing`: with which heads share passes back
 
     @property
     def slack(self) -> float:
@@ -115,6 +116,11 @@ class Footprint:
     def divided(self) -> bool:
         """Whether some rows of every large gradient can be formed without the others."""
         return 0 < self.least < self.formed
+
+    def sharing(self, extra: int) -> Footprint:
+        """Where heads share passes back, which takes `extra` bytes."""
+        caching, cost = self.caching + extra if self.caching else 0, self.capture_cost / SHARED
+        return replace(self, passing=self.passing + extra, caching=caching, capture_cost=cost, extra=extra)
 
     def tile(self, rows: int, columns: int) -> int:
         """Bytes of the float64 tile between samples, and of the product that is added to it."""
@@ -293,17 +299,17 @@ def planned(
 def roomy(
     n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str, extra: int
 ) -> Plan:
-    """The same with `extra` bytes besides for each sample of a block, which running them otherwise takes; without, where that
-    would be much slower, or features stay: then shorter blocks cost more than passes that several heads share gain."""
+    """The same with `extra` bytes besides for each sample of a block, with which heads share passes back; without, where that
+    is predicted to be no quicker."""
     usual = planned(n, m, each, memory, kept, threads, schedule)
-    if not (extra and usual.layered):
+    if not extra:
         return usual
-    larger = replace(each, passing=each.passing + extra, caching=each.caching + extra if each.caching else 0)
     try:
-        found = planned(n, m, larger, memory, kept, threads, schedule)
+        found = planned(n, m, each.sharing(extra), memory, kept, threads, schedule)
     except MemoryBudgetError:
         return usual
-    return found if plan_seconds(n, m, each, found) <= ROOMY * plan_seconds(n, m, each, usual) else usual
+    gains = plan_seconds(n, m, each.sharing(extra), found) <= plan_seconds(n, m, each, usual)
+    return found if gains else usual
 
 
 def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1, threads: int = 1) -> Plan:
@@ -524,8 +530,8 @@ def _quickest(
         forming = layered * (rows + columns) * max(1, each.formed)
         return seconds(n, m, each, Plan(rows, min(length, max(rows, columns)), 0, 1, columns, forming))
 
-    longest, room = min(each.largest_block, max(n, m or n)), max(each.passing, PASSING * available)
-    lengths = {min(block, longest) for block in BLOCKS if block * each.passing <= room}
+    longest, alone = min(each.largest_block, max(n, m or n)), max(1, each.passing - each.extra)
+    lengths = {min(block, longest) for block in BLOCKS if block * alone <= max(alone, PASSING * available)}
     for workspace, length in product(workspaces, sorted(lengths, reverse=True)):
         made = partial(offered, workspace, length)
         for rows in sides(side, made):
