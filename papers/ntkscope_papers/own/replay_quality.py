@@ -27,6 +27,7 @@ from ntkscope.measures.datamodeling import (
     random_subsets,
 )
 from ntkscope.measures.uncertainty import percentile_interval
+from ntkscope.training.schedules import Triangular
 from ntkscope_papers.framework import Experiment, Reading, Run, claim, drawing, figure, leg
 from ntkscope_papers.framework.intervals import estimate
 from ntkscope_papers.framework.results import averaged, rounded, under
@@ -40,10 +41,16 @@ REPLAY = "replay"
 SHARES = {"half": 0.5, "five-percent": 0.05}  # of the points that are removed
 HIGH, BAR, SHARE = 0.9, 0.85, 0.95  # replay reaches BAR where the ceiling is HIGH, else SHARE of it
 SGD = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3}
+# Chosen by the ceiling alone, before any replay: of 18 recipes tried on 1,000 images (rates 0.02 to 0.2, constant or falling to
+# 0, momentum 0.9 and 0, batches of 50 to 200, 1 to 40 epochs, decay 0.001 to 0.03; mostly 8 or 12 random halves by three seeds)
+# the highest among those with 93 % of 1,000 test images right; with 5,000 the higher of two like it.
+SMOOTH = {"optimizer": "sgd", "weight_decay": 0.01, "schedule": Triangular(peak=0.0)}
 RECIPES = {
     "mlp-digits": Recipe("digits", 400, epochs=20, lr=0.02, batch=50, how=SGD),
     "lenet-mnist1k": Recipe("mnist", 1000, epochs=10, lr=0.02, batch=50, together=50, how=SGD),
     "lenet-mnist5k": Recipe("mnist", 5000, epochs=4, lr=0.02, batch=50, together=250, how=SGD),
+    "lenet-mnist1k-smooth": Recipe("mnist", 1000, epochs=30, lr=0.1, batch=50, together=50, how=SMOOTH),
+    "lenet-mnist5k-smooth": Recipe("mnist", 5000, epochs=8, lr=0.05, batch=50, together=250, how=SMOOTH),
     "resnet9-cifar10": Recipe("cifar10", 5000, epochs=8, lr=0.02, batch=125, together=25, how=SGD),
     "finetuned-cola": Recipe(
         "cola", 1000, epochs=3, lr=5e-5, batch=32, together=10, how={"optimizer": "adamw", "weight_decay": 0.01}
