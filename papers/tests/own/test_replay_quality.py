@@ -31,7 +31,7 @@ class TestReplayQuality(ExperimentContract):
 
 
 @pytest.mark.guard
-@pytest.mark.parametrize("name", ["lenet-mnist1k", "resnet9-cifar10", "finetuned-cola"])
+@pytest.mark.parametrize("name", ["lenet-mnist1k", "lenet-mnist1k-smooth", "resnet9-cifar10", "finetuned-cola"])
 def test_the_other_tasks_run(name: str, tmp_path: Path) -> None:
     options = {"points": 16, "items": 3, "epochs": 1, "subsets": 6, "seeds": 1, "mistakes": 1, "removed": (1,)}
     record = ns.run("replay-quality", out=tmp_path / "run", device="cpu", tasks=(name,), **options)

@@ -270,8 +270,10 @@ def _accumulate_halves(
     columns, inner = right.shape
     for rows in _chunks(len(left), 12 * columns, workspace // 2):
         some, shared = left[rows], own and len(left) == rows.stop - rows.start
-        part = split_products.part_for(1, len(some), columns, inner)
-        each = 4 * part * (len(some) + columns * (not shared)) + 8 * len(some) * columns
+        numbers, part = len(some) + columns * (not shared), split_products.part_for(1, len(some), columns, inner)
+        while part > split_products.SHORTEST and 4 * part * numbers > workspace // 2:
+            part //= 2
+        each = 4 * part * numbers + 8 * len(some) * columns
         step = part * max(1, workspace // 2 // each)
         for at in range(0, inner, step):
             halves = split_products.halved(some[None, :, at : at + step], part)
