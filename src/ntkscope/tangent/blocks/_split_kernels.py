@@ -61,18 +61,20 @@ def halve_columns(
     x, high, low, scales, inner, padded, group_stride, step_stride, rows, STEP: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """What `halve` does, of rows that lie side by side in memory; the inner axis is one part."""
-    row, k = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, STEP)
-    group = tl.program_id(1).to(tl.int64)
-    x += group * group_stride + k[:, None].to(tl.int64) * step_stride + row[None, :]
+    row, k = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, STEP)
+    group = tl.program_id(0).to(tl.int64)
+    x += group * group_stride + row[None, :]
     largest = tl.zeros((COLUMNS,), tl.float32)
     for at in range(0, inner, STEP):
-        value = tl.load(x + at * step_stride, (at + k < inner)[:, None] & (row < rows)[None, :], 0.0)
+        there = x + (at + k)[:, None].to(tl.int64) * step_stride
+        value = tl.load(there, (at + k < inner)[:, None] & (row < rows)[None, :], 0.0)
         largest = tl.maximum(largest, tl.max(tl.abs(value), 0))
     scale, inverse = unit(largest)
     tl.store(scales + group * rows + row, inverse, row < rows)
     into = (group * rows + row[:, None]) * padded + k[None, :]
     for at in range(0, padded, STEP):
-        value = tl.load(x + at * step_stride, (at + k < inner)[:, None] & (row < rows)[None, :], 0.0)
+        there = x + (at + k)[:, None].to(tl.int64) * step_stride
+        value = tl.load(there, (at + k < inner)[:, None] & (row < rows)[None, :], 0.0)
         one, other = split(tl.trans(value * scale[None, :]))
         tl.store(high + into + at, one, (row < rows)[:, None])
         tl.store(low + into + at, other, (row < rows)[:, None])
@@ -84,7 +86,7 @@ def halve_images(
     x_image, x_channel, x_row, x_column, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """One line of an image in halves, channels innermost, zeros around it; `sizes`: the largest number of each image."""
-    line, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    image, line = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column, channel = tl.arange(0, WIDE), tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
     y, z = line - above, column - before
     scale, _ = unit(tl.load(sizes + image))
@@ -105,8 +107,9 @@ def multiply(
     PART: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One tile of one part of a product; zeros where it lies below the diagonal, (i, i - diagonal)."""
-    tile, group, part = tl.program_id(0), tl.program_id(1) // parts, tl.program_id(1) % parts
     high_tiles, wide_tiles = tl.cdiv(rows, ROWS), tl.cdiv(columns, COLUMNS)
+    tile, many = tl.program_id(0) % (high_tiles * wide_tiles), tl.program_id(0) // (high_tiles * wide_tiles)
+    group, part = many // parts, many % parts
     first = tile // (GROUP * wide_tiles) * GROUP
     some = tl.minimum(high_tiles - first, GROUP)
     i = first + (tile % (GROUP * wide_tiles)) % some
@@ -129,7 +132,7 @@ def multiply(
         total *= tl.load(right_scales + right_row * parts + part)[None, :]
         if BIASED:
             total += tl.load(bias + column % columns)[None, :]
-    place = (tl.program_id(1).to(tl.int64) * rows + row[:, None]) * columns + column[None, :]
+    place = (many.to(tl.int64) * rows + row[:, None]) * columns + column[None, :]
     tl.store(out + place, total, (row[:, None] < rows) & (column[None, :] < columns))
 
 

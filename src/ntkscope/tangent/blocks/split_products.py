@@ -30,6 +30,7 @@ SMALL = SHORT | {"ROWS": 64, "num_stages": 4}  # of few rows and columns
 WORTH = 2e8  # operations of a product, below which launches cost more than it gains
 LEAST = 32  # rows and columns, below which most of a tile would be empty
 WIDEST = 512  # sides of images, lines of which are turned as a whole
+TURNED = 2**12  # numbers of a line of an image that are turned together
 BESIDE = 64  # rows that lie side by side and are turned together
 
 
@@ -49,15 +50,23 @@ class Halves:
 
 @lru_cache
 def available(device: torch.device) -> bool:
-    """Whether the device has tensor cores and Triton has a compiler for it: a small product, which must be right."""
+    """Whether the device has tensor cores and Triton has a compiler for it: small products and a convolution must be right."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
     if torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    x = torch.arange(3 * 200, device=device, dtype=torch.float32).sin().view(1, 3, 200)
+    x = torch.arange(PROGRAMS * 16 * 20, device=device, dtype=torch.float32).sin()
+    row, turned, images = x[:600].view(1, 3, 200), x.view(PROGRAMS, 20, 16).transpose(1, 2), x[:800].view(2, 16, 5, 5)
+    kernels = x[-2304:].view(16, 16, 3, 3)
     try:
-        values, truth = product(x, x), x.double() @ x.double().transpose(1, 2)
-        right = bool((values - truth).abs().max() < 1e-6 * truth.abs().max())
+        right = all(
+            bool((values - truth).abs().max() < 1e-6 * truth.abs().max())
+            for values, truth in (
+                (product(row, row), row.double() @ row.double().mT),
+                (product(turned, turned), turned.double() @ turned.double().mT),
+                (convolved(images, kernels, (1, 1)), torch.conv2d(images.double(), kernels.double(), padding=1)),
+            )
+        )
     except Exception as error:  # of a compiler or a driver: float32 units can do it
         LOG.warning("products are made in plain float32, since Triton failed: %s", error)
         return False
@@ -107,7 +116,7 @@ def halved(x: Float32[Tensor, "g rows k"], part: int) -> Halves:
     with torch.cuda.device(x.device):
         if beside:
             sizes = inner, padded, x.stride(0), x.stride(2), rows
-            halve_columns[-(-rows // BESIDE), g](x, high, low, scales, *sizes, STEP=16, COLUMNS=BESIDE)
+            halve_columns[g, -(-rows // BESIDE)](x, high, low, scales, *sizes, STEP=16, COLUMNS=BESIDE)
         else:
             block = min(MIDDLE, part, triton_size(padded))  # where it is the whole part, each number is read once
             how = {"PART": block if block >= padded else part, "BLOCK": block, "num_warps": 8 if block > 1024 else 4}
@@ -157,7 +166,7 @@ def multiplied(
     sides = left.high, left.low, left.scales, right.high, right.low, right.scales
     with torch.cuda.device(left.high.device):
         below = rows if diagonal is None else diagonal
-        multiply[tiles_of(rows, columns, tile), g * parts](
+        multiply[tiles_of(rows, columns, tile) * g * parts,](
             *sides, bias, out, rows, columns, padded, parts, below, BIASED=bias is not None, PART=left.part, **tile
         )
     if parts == 1:
@@ -196,10 +205,12 @@ def convolved(
     how = {"TAPS": taps[0] * taps[1], "TAPS_WIDE": taps[1], "ROWS": high_tile, "COLUMNS": columns, "STEP": step}
     how |= {"num_warps": 8 if columns > 64 else 4, "num_stages": 3}
     with torch.cuda.device(x.device):
-        lines = around[0], n, -(-padded // min(64, triton_size(padded)))
+        wide = triton_size(around[1])
+        some = min(64, triton_size(padded), max(16, TURNED // wide))
         shapes = channels, *sides, *padding, padded, *around
-        how_halved = {"WIDE": triton_size(around[1]), "CHANNELS": min(64, triton_size(padded))}
-        halve_images[lines](x, sizes, high, low, *shapes, *x.stride(), **how_halved)
+        halve_images[n, around[0], -(-padded // some)](
+            x, sizes, high, low, *shapes, *x.stride(), WIDE=wide, CHANNELS=some
+        )
         numbers = padded, around[1], around[0] * around[1] * padded, places[1], places[0] * places[1]
         given = high, low, sizes, halves.high, halves.low, halves.scales, out, rows, outs, halves.high.shape[2]
         convolve[-(-rows // high_tile), -(-outs // columns)](*given, *numbers, *out.stride(), **how)
