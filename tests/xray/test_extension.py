@@ -51,7 +51,7 @@ def test_what_is_registered_is_planned_computed_rated_and_shown(added: None, tmp
     with only(surrogates.SECTION, kernel.SECTION):
         record = xrayed(tmp_path, kernels=["mine"])
     assert list(record.metrics["plan"]["kernels"]) == ["trntk0", "mine"]
-    assert record.metrics["plan"]["steps"]["kernel mine"] > 0
+    assert "kernel mine" in record.metrics["plan"]["steps"]  # so few items may be forecast to take no time
     rated, decomposed = surrogates.SECTION.read(record.metrics), kernel.SECTION.read(record.metrics)
     assert rated is not None
     assert decomposed is not None
