@@ -132,6 +132,30 @@ def test_passes_back_are_split_and_certified(name: str, monkeypatch: pytest.Monk
     assert worst[0] <= max(2 * worst[1], 4 * LEAST)
 
 
+@pytest.mark.parametrize("classes", [70_000, 300])
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_one_part_cannot_hold_is_made_plainly(classes: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inner axis of the pass back is the outputs' own; nothing may be written beyond a result."""
+    monkeypatch.setattr(split_products, "WORTH", 0.0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, classes, bias=bias))
+    x = torch.randn(70, 64, device="cuda")
+    with harvested_on_gpu(ExecutionMode(split=True)):
+        found = ns.kernel("trntk0", model.cuda(), x, outputs=[0, classes - 1])
+    truth = ns.kernel("trntk0", model, x, outputs=[0, classes - 1], dtype=torch.float64)
+    assert found.certificate.checked == found.certificate.blocks > 0
+    assert float((found.dense() - truth.dense()).abs().max() / truth.dense().abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(40, 64), (64,)])
+def test_a_place_or_a_bias_is_refused_in_parts(shape: tuple[int, ...]) -> None:
+    x = torch.randn(1, 40, split_products.LONGEST + 64, device="cuda")
+    how = (
+        {"out": torch.empty(1, 40, 40, device="cuda")} if len(shape) == 2 else {"bias": torch.zeros(40, device="cuda")}
+    )
+    with pytest.raises(ValueError, match="made in one"):
+        split_products.product(x, x, **how)
+
+
 def test_a_wrong_product_in_a_pass_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     true = split_products.product
     monkeypatch.setattr(split_products, "WORTH", 0.0)

@@ -41,7 +41,7 @@ def harvested(mode: ExecutionMode, block: int = 0) -> Iterator[None]:
         return Forced(convolutions=convolutions, heads=heads, mode=mode)
 
     plainly: dict[str, Any] = {"product": product, "convolved": convolved, "WORTH": -1.0, "LEAST": 1}
-    plainly["NUMBERS"] = torch.float32, torch.float64
+    plainly |= {"NUMBERS": (torch.float32, torch.float64), "DEVICES": ("cpu", "cuda")}
     with (
         patch.object(Execution, "of", of),
         patch.object(quick_norm, "DEVICES", ("cpu", "cuda")),

@@ -89,6 +89,20 @@ def test_the_same_kernel(case: Callable[[], Case], name: str) -> None:
     assert_unchanged(model, before)
 
 
+@pytest.mark.parametrize("passes", [2, 3, 9])
+def test_no_parameter_is_left_out_of_all_passes(passes: int) -> None:
+    def run(m: Any, x: Tensor) -> Tensor:  # no rule knows the second use of the first layer
+        return m.head(torch.tanh(m.inner(torch.tanh(m.first(x) + m.first.weight.sin().sum(1)))))
+
+    parts = {"first": nn.Linear(4, 6, bias=False), "inner": nn.Linear(6, 6), "head": nn.Linear(6, 3)}
+    model, x = randomize(Net(run, **parts)), noise(N, 4)
+    with everything_deferred(), planned_as(N, N, 5, 2**30, passes):
+        found = ns.kernel("trntk0", model, x)
+    assert found.coverage.methods["first.weight"] == "func"
+    assert found.coverage.methods.keys() == dict(model.named_parameters()).keys()
+    assert_kernel_close(found.dense(), expected("trntk0", model, x), 1e-10)
+
+
 def test_passes_go_no_deeper_than_their_layers() -> None:
     model, x = convolutional()
     ran, flops = [], []

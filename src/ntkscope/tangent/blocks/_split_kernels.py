@@ -88,7 +88,7 @@ def halve_images(
     """One line of an image in halves, channels innermost, zeros around it; `sizes`: the largest number of each image."""
     image, line = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column, channel = tl.arange(0, WIDE), tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
-    y, z = line - above, column - before
+    y, z = (line - above).to(tl.int64), (column - before).to(tl.int64)
     scale, _ = unit(tl.load(sizes + image))
     inside = (z >= 0) & (z < width) & (y >= 0) & (y < height)
     there = x + image * x_image + y * x_row + z[None, :] * x_column + channel[:, None].to(tl.int64) * x_channel

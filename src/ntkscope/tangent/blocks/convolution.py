@@ -60,7 +60,7 @@ class _Flipped(Function):
         dims, cotangent = weight.dim() - 2, cotangents[0]
         onward = of_weight = of_bias = None
         reach = [d * (k - 1) - p for d, k, p in zip(ctx.dilation, weight.shape[2:], ctx.padding)]
-        if ctx.needs_input_grad[0] and ctx.split and ctx.own.splits:
+        if ctx.needs_input_grad[0] and ctx.split and ctx.own.splits(cotangent):
             work = partial(split_products.convolved, weight=_turned(weight), padding=reach)
             onward = Samplewise.apply(work, cotangent)
         elif ctx.needs_input_grad[0] and ctx.flip:

@@ -33,10 +33,10 @@ class _Split(Function):
         x, weight = ctx.saved_tensors
         cotangent = cotangents[0]
         onward = of_weight = of_bias = None
-        if ctx.needs_input_grad[0] and ctx.own.splits:
+        if ctx.needs_input_grad[0] and ctx.own.splits(cotangent):
             onward = Samplewise.apply(partial(mapped, weight=weight.T), cotangent)
         elif ctx.needs_input_grad[0]:
-            onward = cotangent @ weight if torch.is_grad_enabled() else in_three(cotangent, weight)
+            onward = in_three(cotangent, weight)
         if not ctx.own.alone:
             rows = cotangent.reshape(-1, len(weight))
             if ctx.needs_input_grad[1]:
@@ -52,6 +52,7 @@ def in_three(left: Tensor, right: Tensor) -> Tensor:
     One product where TF32 is allowed, or may not be had, or launches cost more than it gains.
     """
     short = 2.0 * left.numel() * right.shape[-1] < LARGE or torch.backends.cuda.matmul.fp32_precision == "tf32"
+    short |= torch.is_grad_enabled()  # of parts nothing is differentiated
     if short or left.dtype != torch.float32 or not left.is_cuda:
         return left @ right
     (high, low), (other_high, other_low) = _parts(left), _parts(right)
@@ -65,7 +66,7 @@ def _parts(value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x Wᵀ + b` along the last axis."""
+    """`x Wᵀ + b` along the last axis, which is short enough for one part."""
     out = x.new_empty(*x.shape[:-1], len(weight))
     split_products.product(x.reshape(1, -1, x.shape[-1]), weight[None], bias, out.view(1, -1, len(weight)))
     return out
@@ -76,10 +77,14 @@ def split(function: Any, arguments: dict[str, Any], own: ReplacedCalls) -> Tenso
     if function is not F.linear:
         return None
     x, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
-    if weight.dim() != 2 or any(
-        value.dtype not in split_products.NUMBERS for value in (x, weight, bias) if value is not None
-    ):
+    if weight.dim() != 2 or not split_products.splittable(*(value for value in (x, weight, bias) if value is not None)):
         return None
-    if not split_products.worthwhile(x.numel() // max(1, x.shape[-1]), *weight.shape):
+    if bias is not None and (bias.shape != weight.shape[:1] or not bias.is_contiguous()):
+        return None
+    rows, longest = (
+        x.numel() // max(1, x.shape[-1]),
+        max(weight.shape),
+    )  # of which one is the inner axis of the pass back
+    if longest > split_products.LONGEST or not split_products.worthwhile(rows, *weight.shape):
         return None
     return _Split.apply(x, weight, bias, own)

@@ -27,10 +27,10 @@ class ReplacedCalls:
     def __init__(self) -> None:
         self.alone = False
 
-    @property
-    def splits(self) -> bool:
-        """Whether such a pass may be made in split products: nothing is differentiated again, nor rounded to TF32."""
-        return self.alone and not torch.is_grad_enabled() and torch.backends.cuda.matmul.fp32_precision != "tf32"
+    def splits(self, cotangent: Tensor) -> bool:
+        """Whether such a pass may be made in split products: nothing is differentiated again, cast, or rounded to TF32."""
+        plain = torch.is_grad_enabled() or torch.backends.cuda.matmul.fp32_precision == "tf32"
+        return self.alone and not plain and cotangent.dtype in (torch.float32, torch.float64)
 
     @contextmanager
     def of_cotangents(self) -> Iterator[None]:

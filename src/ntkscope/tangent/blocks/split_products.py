@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from jaxtyping import Float, Float16, Float32
 from torch import Tensor
 
 LOG = logging.getLogger(__name__)
-NUMBERS = (torch.float32,)
+NUMBERS: tuple[torch.dtype, ...] = (torch.float32,)
+DEVICES: tuple[str, ...] = ("cuda",)
 SHORTEST, MIDDLE, LONGEST = 2**11, 2**13, 2**16  # terms of a part; up to the second a row's are read once to be halved
 FEW = 2**19  # entries of a product, up to which halving its sides is what takes time
 PROGRAMS = 264  # tiles and parts that keep the processors of a GPU busy
@@ -55,22 +57,26 @@ def available(device: torch.device) -> bool:
         return False
     if torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    x = torch.arange(PROGRAMS * 16 * 20, device=device, dtype=torch.float32).sin()
-    row, turned, images = x[:600].view(1, 3, 200), x.view(PROGRAMS, 20, 16).transpose(1, 2), x[:800].view(2, 16, 5, 5)
-    kernels = x[-2304:].view(16, 16, 3, 3)
+    x = torch.arange(PROGRAMS * 20 * 35, device=device, dtype=torch.float32).sin()
+    few, many = x[:600].view(1, 3, 200), x[:26000].view(1, 130, 200)
+    turned = x.view(PROGRAMS // 2, 20, 70).transpose(1, 2)
+    images, kernels = x[:3200].view(2, 64, 5, 5), x[:73728].view(128, 64, 3, 3)
     try:
-        right = all(
-            bool((values - truth).abs().max() < 1e-6 * truth.abs().max())
-            for values, truth in (
-                (product(row, row), row.double() @ row.double().mT),
-                (product(turned, turned), turned.double() @ turned.double().mT),
-                (convolved(images, kernels, (1, 1)), torch.conv2d(images.double(), kernels.double(), padding=1)),
-            )
-        )
+        right = all(_right(product, _times, one, one) for one in (few, many, turned))
+        right &= _right(partial(convolved, padding=(1, 1)), partial(torch.conv2d, padding=1), images, kernels)
     except Exception as error:  # of a compiler or a driver: float32 units can do it
         LOG.warning("products are made in plain float32, since Triton failed: %s", error)
         return False
     return right
+
+
+def _right(split: Callable[..., Tensor], plain: Callable[..., Tensor], *sides: Tensor) -> bool:
+    truth, size = plain(*(side.double() for side in sides)), plain(*(side.double().abs() for side in sides)).max()
+    return bool((split(*sides) - truth).abs().max() < 1e-6 * size)
+
+
+def _times(left: Tensor, right: Tensor) -> Tensor:
+    return left @ right.mT
 
 
 def product(
@@ -160,6 +166,10 @@ def multiplied(
     from ntkscope.tangent.blocks._split_kernels import multiply
 
     (g, rows, padded), columns, parts = left.high.shape, right.high.shape[1], left.scales.shape[2]
+    if parts > 1 and not (out is None and bias is None):
+        raise ValueError(
+            f"got an inner axis of {padded} numbers in {parts} parts; a product with a bias or a place is made in one"
+        )
     if out is None:
         out = torch.empty(g, parts, rows, columns, dtype=torch.float32, device=left.high.device)
     tile = tile_for(rows, columns, padded)
@@ -176,9 +186,17 @@ def multiplied(
 
 def convolves(x: Tensor, weight: Tensor) -> bool:
     """Whether a pass back through a convolution is faster so than by float32 units."""
-    outs, channels = weight.shape[:2]
-    large = 2.0 * x[:, 0].numel() * weight.numel() > WORTH
-    return large and x.dtype in NUMBERS and min(channels, outs) >= LEAST // 2 and max(x.shape[2:]) <= WIDEST
+    outs, channels, *taps = weight.shape
+    large = 2.0 * x[:, 0].numel() * weight.numel() > WORTH and min(channels, outs) >= LEAST // 2
+    fits = max(x.shape[2:]) <= WIDEST and (outs + 15) * prod(taps) <= LONGEST
+    return large and fits and splittable(x, weight)
+
+
+def splittable(*values: Tensor) -> bool:
+    """Whether all are numbers that are split, on one device that does it."""
+    return all(
+        value.dtype in NUMBERS and value.device.type in DEVICES and value.device == values[0].device for value in values
+    )
 
 
 def convolved(
@@ -197,7 +215,7 @@ def convolved(
     kernels = torch.nn.functional.pad(weight.permute(0, 2, 3, 1), (0, padded - channels))
     halves = halved(kernels.reshape(1, outs, -1), LONGEST)
     high, low = (torch.empty(n, *around, padded, dtype=torch.float16, device=x.device) for _ in range(2))
-    sizes = torch.linalg.vector_norm(x.flatten(1), torch.inf, 1)
+    sizes = torch.linalg.vector_norm(x, torch.inf, (1, 2, 3))
     inside = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
     out = torch.empty(n, outs, *places, dtype=x.dtype, device=x.device).contiguous(memory_format=inside)
     rows, columns = n * places[0] * places[1], min(TILE["COLUMNS"], triton_size(outs))

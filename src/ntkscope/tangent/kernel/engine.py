@@ -11,7 +11,6 @@ import copy
 import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ from ntkscope.tangent.trace.probed import Probed
 from ntkscope.tangent.trace.terms import Slot, Vector
 
 LOG = logging.getLogger(__name__)
-HALVED = 2  # times a cotangent's size that it takes in halves, the zeros around small images included
+HALVED = 4  # times the size of what is split: its halves, zeros around small images, and the other side in parts
 LIVE = 6  # cotangents of the largest call's size that a backward pass holds at a time
 
 
@@ -233,14 +232,16 @@ class Engine(Maker):
         kernels = sum(kernel.numel() * kernel.element_size() for kernel in self._kernels)
         largest = max((leaf.numel() * leaf.element_size() for leaf in self.subject.leaves.values()), default=0)
         halves = 2 * largest + n * self._split_bytes if mode.split else 0
-        if halves > self.spare:
+        if mode.split and halves > self.spare:
             return self._fitting(replace(mode, split=False), n)
         return mode.within(self.spare - halves, kernels, n * (self._another + self._split_bytes * mode.split))
 
     @property
     def _split_bytes(self) -> int:
-        """Bytes a sample of what is split at a time."""
-        return HALVED * max(self._sizes, default=0)
+        """Bytes a sample of what is split at a time, and of what the pass that checks keeps in parts."""
+        terms = (term.x for call in self.probed.calls for term in call.terms if term.x is not None)
+        inputs = (x.numel() // len(self.probed.few) * self.dtype.itemsize for x in terms)
+        return HALVED * max((*self._sizes, *inputs), default=0)
 
     @property
     def _sizes(self) -> list[int]:
@@ -356,17 +357,14 @@ class Engine(Maker):
                 first[term.slot.name] = min(k, first.get(term.slot.name, k))
         kept = dict.fromkeys(self.leaves, 0)
         for piece in self.pieces:
-            kept[piece.name] += min(piece.feature_numbers(self.width), piece.forming_numbers(self.width) // 2)
-        names = sorted(self.leaves, key=first.__getitem__)
-        reached = list(accumulate(kept[name] for name in names))
-        groups = [
-            {
-                name
-                for name, end in zip(names, reached)
-                if at == min(count - 1, (end - 1) * count // max(1, reached[-1]))
-            }
-            for at in range(count)
-        ]
+            numbers = piece.feature_numbers(self.width)
+            late = piece in self.deferral.pieces
+            kept[piece.name] += min(numbers, piece.forming_numbers(self.width) // 2) if late else numbers
+        groups: list[set[str]] = [set() for _ in range(count)]
+        reached, total = 0, max(1, sum(kept.values()))
+        for name in sorted(self.leaves, key=first.__getitem__):
+            groups[min(count - 1, reached * count // total)].add(name)
+            reached += kept[name]
         return [self._of(self.heads, group) for group in groups if group]
 
     def _of(self, heads: Heads, names: Collection[str]) -> Engine:

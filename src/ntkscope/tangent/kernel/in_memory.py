@@ -165,7 +165,10 @@ def _in_passes(
         together = largest_of(parts)
         plan = replace(planned(together), passes=count)
         spent = sum(plan_seconds(n, m, part, plan) for part in parts)
-        if spent < GAIN * least:
+        whole = plan.resident >= min(n, m or n) and plan.columns >= max(
+            n, m or n
+        )  # or rows are run again for every tile
+        if whole and spent < GAIN * least:
             best, least = (makers, together, plan), spent
     return best
 
