@@ -259,6 +259,9 @@ class ReplayQuality(Experiment):
                 top = record.metrics[f"{name}/{removal}/retrained"]["ceiling"][way]
                 rows = [record.metrics[f"{name}/{removal}/{m}"]["by networks"] for m in names]
                 series[way] = ([top, *(row[str(self.seeds)][way]["lds"] for row in rows)], None)
+            if not series:
+                axis.set_axis_off()
+                continue
             drawing.compare_bars(axis, ["ceiling", *names], series, label="linear datamodeling score")
             axis.set_title(f"{name}, {removal}", pad=22)
             axis.set_ylim(min(0, axis.get_ylim()[0]), 1)

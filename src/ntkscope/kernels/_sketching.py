@@ -26,7 +26,7 @@ from ntkscope.linalg.sketches.sparse import check_sparsity
 from ntkscope.tangent.blocks.backward import BackwardPass
 from ntkscope.tangent.kernel.engine import Engine
 from ntkscope.tangent.trace.parameter_blocks import ELEMENTWISE, ParameterBlock
-from ntkscope.tangent.trace.terms import Term
+from ntkscope.tangent.trace.terms import Forming, Term
 
 INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplied together, at most
 HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time, at most
@@ -353,7 +353,7 @@ def _gradient(
         terms = [backward_pass.calls[k].terms[t] for k, t in piece.members]
         asis = leaf.dim() > 2 and all(_is_innermost(term, leaf) for term in terms)
         out = None if room is None else room.view(backward_pass.n, engine.width, piece.numbers)
-        values = backward_pass.gradient(piece, ordered=not asis, out=out)
+        values = backward_pass.gradient(piece, Forming(not asis, out))
     if leaf.dim() > 2 and not asis:
         values = values.unflatten(2, (piece.stop - piece.start, *leaf.shape[1:])).movedim(3, -1).flatten(2)
     values = values.flatten(0, 1)

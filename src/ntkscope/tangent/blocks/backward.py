@@ -26,7 +26,7 @@ from ntkscope.tangent.trace import func_method
 from ntkscope.tangent.trace.parameter_blocks import ParameterBlock
 from ntkscope.tangent.trace.probe import Findings
 from ntkscope.tangent.trace.tape import Call, Tape, cotangents, watch
-from ntkscope.tangent.trace.terms import Multiply, Order, Outer, Term, Vector, plain_products
+from ntkscope.tangent.trace.terms import PLAINLY, Forming, Order, Outer, Term, Vector
 
 SIDE_BY_SIDE: tuple[str, ...] = ("cuda",)  # devices where the cotangents of all heads of one position lie side by side
 
@@ -54,9 +54,8 @@ class BackwardPass:
         if piece.method == "func":
             return DenseFeature(*precision.store(self.func[piece.name]))
         if piece.method == "direct":
-            return DenseFeature(
-                *precision.store(self.gradient(piece, ordered=self._mixed(piece), out=out, multiply=precision.multiply))
-            )
+            how = Forming(self._mixed(piece), out, precision.multiply)
+            return DenseFeature(*precision.store(self.gradient(piece, how)))
         sides = [self.sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
         a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
@@ -80,15 +79,9 @@ class BackwardPass:
         terms = [self.calls[k].terms[t] for k, t in piece.members]
         return len({(type(term), term.order is None or term.order.reorder is None) for term in terms}) > 1
 
-    def gradient(
-        self,
-        piece: ParameterBlock,
-        *,
-        ordered: bool = True,
-        out: Tensor | None = None,
-        multiply: Multiply = plain_products,
-    ) -> Tensor:
-        """The gradient of a piece, (n, heads, numbers), in the parameter's own order, or in any if not `ordered`."""
+    def gradient(self, piece: ParameterBlock, how: Forming = PLAINLY) -> Tensor:
+        """The gradient of a piece, (n, heads, numbers)."""
+        how = how if len(piece.members) == 1 else replace(how, out=None)
         total: Tensor | None = None
         for k, t in piece.members:
             term = self.calls[k].terms[t]
@@ -98,9 +91,7 @@ class BackwardPass:
                 part = self.vectors[k, t]
                 part = part if len(piece.members) == 1 else part.clone()  # others are added to it
             else:
-                into = out if len(piece.members) == 1 else None
-                how: dict[str, Any] = {"ordered": ordered, "out": into, "multiply": multiply}
-                part = term.gradient(self._input(k, term), self.arrived[k], **how)
+                part = term.gradient(self._input(k, term), self.arrived[k], how)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)

@@ -52,7 +52,7 @@ def in_three(left: Tensor, right: Tensor) -> Tensor:
     One product where TF32 is allowed, or may not be had, or launches cost more than it gains.
     """
     short = 2.0 * left.numel() * right.shape[-1] < LARGE or torch.backends.cuda.matmul.fp32_precision == "tf32"
-    short |= torch.is_grad_enabled()  # of parts nothing is differentiated
+    short |= torch.is_grad_enabled()  # taking a number apart cuts the graph
     if short or left.dtype != torch.float32 or not left.is_cuda:
         return left @ right
     (high, low), (other_high, other_low) = _parts(left), _parts(right)

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from ntkscope.tangent.blocks import split_products
+
 IMAGES = ("input", "weight")
 
 
@@ -30,7 +32,7 @@ class ReplacedCalls:
     def splits(self, cotangent: Tensor) -> bool:
         """Whether such a pass may be made in split products: nothing is differentiated again, cast, or rounded to TF32."""
         plain = torch.is_grad_enabled() or torch.backends.cuda.matmul.fp32_precision == "tf32"
-        return self.alone and not plain and cotangent.dtype in (torch.float32, torch.float64)
+        return self.alone and not plain and cotangent.dtype in split_products.NUMBERS
 
     @contextmanager
     def of_cotangents(self) -> Iterator[None]:

@@ -167,9 +167,7 @@ def multiplied(
 
     (g, rows, padded), columns, parts = left.high.shape, right.high.shape[1], left.scales.shape[2]
     if parts > 1 and not (out is None and bias is None):
-        raise ValueError(
-            f"got an inner axis of {padded} numbers in {parts} parts; a product with a bias or a place is made in one"
-        )
+        raise ValueError(f"got an inner axis of {padded} terms; expected at most {LONGEST} with bias= or out=")
     if out is None:
         out = torch.empty(g, parts, rows, columns, dtype=torch.float32, device=left.high.device)
     tile = tile_for(rows, columns, padded)

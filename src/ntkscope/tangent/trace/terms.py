@@ -23,6 +23,19 @@ def plain_products(left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
     return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
 
 
+@dataclass(frozen=True, eq=False)
+class Forming:
+    """How a gradient is formed: in the parameter's own order, or in any if not `ordered`; written to `out` where that is
+    possible, contiguous and of its type; its products of many matrices made by `multiply`."""
+
+    ordered: bool = True
+    out: Tensor | None = None
+    multiply: Multiply = plain_products
+
+
+PLAINLY = Forming()
+
+
 @dataclass(frozen=True)
 class Slot:
     """Which part of which parameter a call read: all of it, or the rows [start, stop) of a slice; perhaps transposed."""
@@ -95,20 +108,8 @@ class Term(ABC):
         return type(self), self.flipped
 
     @abstractmethod
-    def gradient(
-        self,
-        x: Tensor | None,
-        arrived: Tensor,
-        *,
-        ordered: bool = True,
-        out: Tensor | None = None,
-        multiply: Multiply = plain_products,
-    ) -> Tensor:
-        """(n, heads, numbers) for cotangents (n, heads, q, …); in the parameter's own order, or in any if not `ordered`.
-
-        `out`: where it may be written, contiguous and of its type; what is returned is it, or not. `multiply`: how products of
-        many matrices are made.
-        """
+    def gradient(self, x: Tensor | None, arrived: Tensor, how: Forming = PLAINLY) -> Tensor:
+        """(n, heads, numbers) for cotangents (n, heads, q, …)."""
 
     @abstractmethod
     def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
@@ -150,19 +151,10 @@ class Outer(Term):
     def flipped(self) -> bool:
         return self.transposed
 
-    def gradient(
-        self,
-        x: Tensor | None,
-        arrived: Tensor,
-        *,
-        ordered: bool = True,
-        out: Tensor | None = None,
-        multiply: Multiply = plain_products,
-    ) -> Tensor:
+    def gradient(self, x: Tensor | None, arrived: Tensor, how: Forming = PLAINLY) -> Tensor:
         assert x is not None
         a = self.activations(x.to(arrived.dtype))
-        reorder = self.reorder if ordered else None
-        return outer_gradient(a, self._canonical(arrived), self.transposed, reorder, out, multiply)
+        return outer_gradient(a, self._canonical(arrived), self.transposed, self.reorder, how)
 
     def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
         assert x is not None
@@ -209,15 +201,7 @@ class Vector(Term):
     prepare: Callable[[Tensor], Tensor] | None  # the raw input (n, q, …) -> x̂
     reduce: Callable[[Tensor], Tensor]  # b x̂ (n, q, …) -> (n, p), summed over positions
 
-    def gradient(
-        self,
-        x: Tensor | None,
-        arrived: Tensor,
-        *,
-        ordered: bool = True,
-        out: Tensor | None = None,
-        multiply: Multiply = plain_products,
-    ) -> Tensor:
+    def gradient(self, x: Tensor | None, arrived: Tensor, how: Forming = PLAINLY) -> Tensor:
         return self.reduced(self.prepared(x), arrived)
 
     def prepared(self, x: Tensor | None) -> Tensor | None:
@@ -252,15 +236,7 @@ class Lookup(Term):
     def flipped(self) -> bool:
         return True
 
-    def gradient(
-        self,
-        x: Tensor | None,
-        arrived: Tensor,
-        *,
-        ordered: bool = True,
-        out: Tensor | None = None,
-        multiply: Multiply = plain_products,
-    ) -> Tensor:
+    def gradient(self, x: Tensor | None, arrived: Tensor, how: Forming = PLAINLY) -> Tensor:
         ids, b = self.sides(x, arrived)
         return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), self.rows)
 
@@ -287,26 +263,24 @@ def outer_gradient(
     b: Tensor,
     transposed: bool,
     reorder: Callable[[Tensor], Tensor] | None = None,
-    out: Tensor | None = None,
-    multiply: Multiply = plain_products,
+    how: Forming = PLAINLY,
 ) -> Inexact[Tensor, "n c numbers"]:
     """(n, g, s, i) and (n, c, g, o, s) to the gradient, (n, c, g·o·i), in the parameter's own order given `reorder`.
-
-    Written to `out` where it is a single product of its type.
 
     One matrix product per sample and group, operands laid out along its inner axis (the other way round costs several
     times more on some BLAS): 2·c·g·i·o·s flops.
     """
     n, c, g, o, s = b.shape
-    i = a.shape[3]
+    i, out = a.shape[3], how.out
+    reorder = reorder if how.ordered else None
     if out is not None and g == 1 and reorder is None and not transposed and out.dtype == b.dtype:
-        multiply(b.reshape(n, c * o, s), a.reshape(n, s, i), out.view(n, c * o, i))
+        how.multiply(b.reshape(n, c * o, s), a.reshape(n, s, i), out.view(n, c * o, i))
         return out
     if g == 1:
-        formed = multiply(b.reshape(n, c * o, s), a.reshape(n, s, i), None).view(n, c, 1, o, i)
+        formed = how.multiply(b.reshape(n, c * o, s), a.reshape(n, s, i), None).view(n, c, 1, o, i)
     else:
         blocks = b.transpose(1, 2).reshape(n * g, c * o, s)
-        formed = multiply(blocks, a.reshape(n * g, s, i), None).view(n, g, c, o, i).transpose(1, 2)
+        formed = how.multiply(blocks, a.reshape(n * g, s, i), None).view(n, g, c, o, i).transpose(1, 2)
     if reorder is not None:
         formed = reorder(formed)
     if transposed:
