@@ -30,6 +30,7 @@ from strategies.architectures import FAMILIES, few, many
 from strategies.modes import WAYS, compared, harvested
 from strategies.networks import Case, Net, noise, randomize
 from strategies.schedules import everything_deferred, planned_as
+from zoo.catalogue import CASES as ZOO
 
 N = 11
 
@@ -197,6 +198,15 @@ def test_float32_and_shorter_numbers() -> None:
         with harvested(ExecutionMode(True, 16)):
             found = ns.kernel("trntk0", model.float(), x.float(), precision=precision)
         assert_kernel_close(found.dense(), truth, tolerance)
+
+
+def test_autocast_casts_what_it_casts() -> None:
+    """A product in float32 would be another network's, and too near for a certificate to tell."""
+    model, x = ZOO["autocast_with_its_cache"].make()
+    plain = ns.kernel("trntk0", model, x).dense()
+    with harvested(WAYS["split"]):
+        found = ns.kernel("trntk0", model, x).dense()
+    assert_kernel_close(found, plain, 1e-6)
 
 
 def test_channels_are_innermost_where_a_convolution_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.tangent.blocks import backward, features
 from ntkscope.tangent.blocks.deferred import Deferral
@@ -42,6 +42,7 @@ from strategies.architectures import FAMILIES, few, many
 from strategies.layers import Conv1D
 from strategies.networks import Case, Net, noise, randomize
 from strategies.schedules import everything_deferred, planned_as
+from zoo.catalogue import CASES
 
 SAME = 1e-12
 N = 13
@@ -101,6 +102,28 @@ def test_no_parameter_is_left_out_of_all_passes(passes: int) -> None:
     assert found.coverage.methods["first.weight"] == "func"
     assert found.coverage.methods.keys() == dict(model.named_parameters()).keys()
     assert_kernel_close(found.dense(), expected("trntk0", model, x), 1e-10)
+
+
+ZOO = sorted(name for name, case in CASES.items() if case.expect != "refused" and not case.options)
+SOME = [name for k, name in enumerate(ZOO) if k % 8 == 0 or name.startswith("with_reentry")]
+
+
+@pytest.mark.guard
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+@pytest.mark.parametrize("name", SOME)
+def test_every_kind_of_network_in_passes(name: str) -> None:
+    """A network cut at any layer gives the kernel it gives whole."""
+    model, x = CASES[name].make()
+    try:
+        whole = ns.kernel("trntk0", model, x, schedule="blocks")
+    except (NtkscopeError, IndexError):
+        return
+    kernel, (model, x) = whole.dense().double(), CASES[name].make()
+    with everything_deferred(), planned_as(len(kernel), len(kernel), 3, 2**30, 3):
+        found = ns.kernel("trntk0", model, x)
+    assert found.coverage.methods.keys() == whole.coverage.methods.keys()
+    short = whole.dense().dtype != torch.float64 or name.startswith("islands")  # float32 somewhere inside
+    assert_kernel_close(found.dense().double(), kernel, 5e-2 if short else 1e-10)
 
 
 def test_passes_go_no_deeper_than_their_layers() -> None:

@@ -74,7 +74,7 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def split(function: Any, arguments: dict[str, Any], own: ReplacedCalls) -> Tensor | None:
     """The call made so; None for other calls, and where float32 units are as fast."""
-    if function is not F.linear:
+    if function is not F.linear or torch.is_autocast_enabled(arguments["input"].device.type):
         return None
     x, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
     if weight.dim() != 2 or not split_products.splittable(*(value for value in (x, weight, bias) if value is not None)):

@@ -29,7 +29,9 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
     if not leaves:
         return []
     try:
-        return list(torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True))
+        found = list(torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True))
+        if all(gradient is not None for gradient in found) or not _recomputes(values):
+            return found
     except RuntimeError as error:
         if "has changed the type" in str(error) or "on the same device" in str(error):  # a hook that holds a tensor
             raise UsageError(
@@ -38,6 +40,22 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
         if "use_reentrant" not in str(error):
             raise
     return _by_backward(subject, values, weights, leaves)
+
+
+def _recomputes(values: Tensor) -> bool:
+    """Whether a function of the model's own may run a backward pass inside this one, as re-entrant checkpoints do: parameters
+    that are used there alone have no gradient for `autograd.grad`, which then does not complain."""
+    seen, ahead = set(), [values.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        function = getattr(node, "_forward_cls", None)
+        if function is not None and not function.__module__.startswith("ntkscope."):
+            return True
+        ahead += [other for other, _ in node.next_functions]
+    return False
 
 
 def _by_backward(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
