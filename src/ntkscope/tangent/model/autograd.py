@@ -29,7 +29,9 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
     if not leaves:
         return []
     try:
-        found = list(torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True))
+        found: list[Tensor | None] = list(
+            torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True)
+        )
         if all(gradient is not None for gradient in found) or not _recomputes(values):
             return found
     except RuntimeError as error:
